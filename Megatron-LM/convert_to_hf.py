@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Convert a Megatron checkpoint (torch_dist or legacy, any parallel layout) to a Hugging Face model.
 
-Every setting is read from the checkpoint; which model class it becomes is data (conversion/architectures). The
-written model is loaded again and its logits compared with Megatron's on a batch of the training run's own data; if
-they differ, nothing is left behind and the exit status is 1. Exit status 2: there is no complete checkpoint, no class
-that can express the model, or no such converter.
+All settings are read from the checkpoint. YAML files in conversion/architectures define the available model classes.
+The written model is loaded again, and its logits are compared with Megatron's on a batch of the run's training data.
+If they differ, no model is kept and the exit status is 1. The exit status is 2 if no checkpoint is
+complete, no class can represent the model, or the converter does not exist.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ def main(argv: Sequence[str]) -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     environment = dict(os.environ)
-    # Weights are converted on the CPU in any case: it is exact, and a login node will do.
+    # Always convert weights on the CPU: the conversion is exact and can run on a login node.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     cpu_device.install()
     from megatron_core_trainer.arguments import ArgumentError
     from megatron_core_trainer.checkpointing import CheckpointError
 
     try:
-        # Modelling code that a model brings along is imported from a copy.
+        # Modelling code in the model's directory is imported from a copy.
         with tempfile.TemporaryDirectory(prefix="conversion-") as scratch:
             os.environ["HF_MODULES_CACHE"] = scratch
             convert(args, environment)

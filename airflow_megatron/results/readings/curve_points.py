@@ -1,4 +1,4 @@
-"""Choose the values of a curve that are drawn."""
+"""Choose the values of a curve to draw."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 def kept_points(x: Sequence[float], y: Sequence[float], most: int) -> list[int]:
-    """Return the indices of the values to draw: first, last, and the lowest and highest of the stretches between.
+    """Return the indices of the values to draw: the first, the last, and the extrema of the intervals between them.
 
-    Spikes stay, whatever the number of values.
+    Spikes are therefore always drawn.
 
-    :param x: rising
+    :param x: increasing values
     :param y: as many values
-    :param most: indices to return, at most; two or more
+    :param most: maximum number of indices, at least 2
     """
     count = len(x)
     if count <= most or count <= 2:

@@ -1,4 +1,4 @@
-"""The results of lm-evaluation-harness, one figure after the other."""
+"""Metrics in the results of lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _LONGEST_NAME: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One figure of one task. Unknown values are None.
+    """The value of one metric in one task. Unknown values are None.
 
     :param task: name of the task or group
     :param metric: ``acc``, ``byte_perplexity``, …
-    :param filter: how answers were picked from the model's text; ``none`` for as they are
-    :param value: the figure
+    :param filter: filter that extracted the answers from the model's text; ``none`` without a filter
+    :param value: value of the metric
     :param stderr: its standard error
-    :param num_fewshot: examples before each question
-    :param higher_is_better: whether a higher figure is a better one
-    :param samples: items that it was measured on
+    :param num_fewshot: number of few-shot examples
+    :param higher_is_better: whether a higher value is better
+    :param samples: number of evaluated items
     :param version: version of the task
     """
 
@@ -47,13 +47,13 @@ class Measurement:
 
 
 def measurements(results: Mapping[str, Any]) -> Iterator[Measurement]:
-    """Yield every figure that is a finite number, in the order of tasks' and metrics' names.
+    """Yield every finite metric value, sorted by the names of tasks and metrics.
 
     The harness writes ``{"results": {task: {"acc,none": 0.25, "acc_stderr,none": 0.01, "alias": …}}}``; the part behind
-    the comma names the filter. What it says of tasks besides stands under ``n-shot``, ``higher_is_better``,
+    the comma names the filter. Other properties of tasks are under ``n-shot``, ``higher_is_better``,
     ``n-samples`` and ``versions``.
 
-    :param results: content of ``results.json``; what has another form is passed over.
+    :param results: content of ``results.json``; entries of another form are skipped.
     """
     for task, figures in sorted(_mapping(results.get("results")).items()):
         better = _mapping(_about(results, "higher_is_better", task))

@@ -1,4 +1,4 @@
-"""A job of a plan as a row, which the plan's output and the result tables are made from."""
+"""Convert a job of a plan to a row, for the output of ``plan`` and for the result tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def sweep_jobs(jobs: Iterable[Job], *, several: bool = False) -> tuple[SweepJob, ...]:
-    """Return the jobs of a plan as the results of a sweep need them, in the order given.
+    """Return the jobs of a plan for the result tables, in the given order.
 
     :param several: as for :func:`plan_rows`
     """
@@ -22,10 +22,11 @@ def sweep_jobs(jobs: Iterable[Job], *, several: bool = False) -> tuple[SweepJob,
 
 
 def plan_rows(jobs: Iterable[Job], *, several: bool = False) -> list[dict[str, Any]]:
-    """Return jobs as the result tables show them.
+    """Return jobs as rows.
 
-    :param several: whether the spec names several clusters. Jobs that run once on each cluster then have its name in
-        theirs, even if only one cluster is in use: their rows in the store keep their names when a second one is
+    :param several: whether the spec names several clusters. The names of jobs that run once on each cluster then
+        include the cluster's name, even while only one cluster is in use, so that their rows in the store keep their
+        names when a second cluster comes into use
     """
     if not several:
         return [plan_row(job) for job in jobs]

@@ -1,8 +1,7 @@
 """The state of every job of a sweep, as a grid of points × stages.
 
-The grid is made from a snapshot of the run directories, so it shows what the jobs left behind, not what the
-queue says: a job that Slurm killed a moment ago still shows as running until its verdict is written. Pass the
-queue's states to sharpen it.
+The grid is derived from a snapshot of the run directories. Without the states of Slurm's queue, a job that Slurm has
+just killed is still shown as running until its verdict is written.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class StageState(StrEnum):
-    """What a job is doing."""
+    """State of a job."""
 
     WAITING = "waiting"
     """Nothing submitted yet."""
     PENDING = "pending"
-    """Submitted, not yet running."""
+    """Submitted, but not yet running."""
     RUNNING = "running"
     RESTARTING = "restarting"
-    """An attempt ended before the job was done, the next is not running yet."""
+    """An attempt ended before the job was done, and the next one is not running yet."""
     ENDED = "ended"
     """The last attempt ended and has no verdict yet."""
     FINISHED = "finished"
@@ -44,7 +43,7 @@ class StageState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True when nothing more happens to the job by itself."""
+        """Whether the state will not change without user action."""
         return self in (StageState.FINISHED, StageState.FAILED, StageState.CANCELLED)
 
 
@@ -52,19 +51,19 @@ class StageState(StrEnum):
 class StageStatus:
     """The state of one job.
 
-    :param point: its point
-    :param stage: its stage
-    :param job: its name
-    :param state: what it is doing
+    :param point: name of its point
+    :param stage: name of its stage
+    :param job: name of the job
+    :param state: its state
     :param attempts: number of submissions so far
-    :param job_id: Slurm's id of the last one
+    :param job_id: Slurm job id of the last submission
     :param iteration: last logged training iteration
     :param train_iters: iteration at which training ends
-    :param loss: last logged training loss (nats per token); NaN when it diverged
-    :param seconds_left: until a training's last iteration, at the speed of the last logged ones
-    :param reason: why it failed, was cancelled or is restarted, in the verdict's words
-    :param intended: it was cancelled by a condition of its own, as the spec wants
-    :param behind: the stage behind which it was queued ahead, while it waits
+    :param loss: last logged training loss (nats per token); NaN if the training diverged
+    :param seconds_left: seconds until the last iteration of a training, estimated from the last logged iterations
+    :param reason: why it failed, was cancelled or is restarted, as stated by the verdict
+    :param intended: whether a condition of its own cancelled it, as specified
+    :param behind: while it waits: the stage on which its early submission depends
     """
 
     point: str
@@ -83,7 +82,7 @@ class StageStatus:
 
     @property
     def text(self) -> str:
-        """The state in a few words: ``running 40/100 loss 3.21``."""
+        """Short description of the state, for example ``running 40/100 loss 3.21``."""
         words: list[str] = ["ended, verdict pending" if self.state is StageState.ENDED else self.state.value]
         if self.behind:
             words = [f"queued behind {self.behind}"]
@@ -96,7 +95,7 @@ class StageStatus:
         return " ".join(words)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data; a loss that is not a number is None."""
+        """Return JSON data; a NaN loss becomes None."""
         data = {name: getattr(self, name) for name in _STATUS_FIELDS}
         data["state"] = self.state.value
         data["loss"] = self.loss if self.loss is not None and math.isfinite(self.loss) else None
@@ -108,7 +107,7 @@ _STATUS_FIELDS: Final = tuple(item.name for item in fields(StageStatus))
 
 @dataclass(frozen=True, slots=True)
 class ProgressGrid:
-    """The jobs of a sweep by point and stage, both in the plan's order."""
+    """The jobs of a sweep by point and stage, in the plan's order."""
 
     points: tuple[str, ...]
     stages: tuple[str, ...]
@@ -120,7 +119,7 @@ class ProgressGrid:
 
     @property
     def is_final(self) -> bool:
-        """True when no job will change by itself."""
+        """Whether no job will change without user action."""
         return all(status.state.is_final for status in self.cells.values())
 
     def summary(self) -> str:
@@ -129,11 +128,11 @@ class ProgressGrid:
         return f"{len(self.cells)} jobs: {counts}" if counts else "no jobs"
 
     def counts(self) -> dict[str, int]:
-        """Count the jobs by state; states that no job is in are left out."""
+        """Count the jobs by state, without states that no job has."""
         return {state.value: number for state in _SUMMARY_ORDER if (number := self.count(state))}
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data: the counts, and one object for each job."""
+        """Return JSON data: the counts, and one object for each job."""
         return {"counts": self.counts(), "jobs": [status.to_json() for status in self.cells.values()]}
 
 
@@ -173,8 +172,8 @@ def progress_grid(
 
     :param snapshot: the run directories.
     :param jobs: the jobs of the plan.
-    :param queue_states: Slurm job id → state (``RUNNING``) of the jobs in the queue now, ended ones too; None when that
-        is not known.
+    :param queue_states: Slurm job id → state (``RUNNING``) of the jobs that squeue lists, including ended ones; None if
+        unknown.
     :returns: the grid.
     """
     return ProgressGrid(
@@ -199,7 +198,7 @@ def stage_status(
     """
     attempts = run.attempts.get(job.stage, [])
     verdict = RecordedVerdict.from_json(run.verdicts.get(job.stage))
-    # those that wait in the queue for others are not due
+    # a job that waits in the queue for another job is not due
     due = [item for item in attempts if item.started or not item.chained]
     latest = due[-1] if due else None
     state = _state(run, job, latest, verdict, queue_states)
@@ -255,7 +254,7 @@ def _state(
 ) -> StageState:
     judged = _VERDICT_STATES.get(verdict.outcome) if verdict is not None and verdict.outcome else None
     if judged is not None and verdict is not None and latest is not None:
-        # A verdict on an earlier attempt says nothing once the job was submitted again.
+        # A verdict on an earlier attempt no longer counts after another submission.
         job_id = verdict.verdict.job_id if verdict.verdict is not None else None
         if job_id and latest.job_id and job_id != latest.job_id:
             judged = None
@@ -274,7 +273,7 @@ def _state(
     if judged is not None:
         return judged
     if queue_states is not None and latest.job_id:
-        # what has left the queue, or is there as ended, goes on no more, whatever its files say
+        # a job that has left the queue, or that squeue lists as ended, has ended, even if its files show no end
         return StageState.ENDED
     logged = any(log.stage == job.stage and log.attempt == latest.number for log in run.logs)
     if latest.started or logged:
@@ -287,17 +286,17 @@ def _last_iteration(run: RunSnapshot, job: SweepJob) -> IterationRecord | None:
 
 
 def progress_lines(grid: ProgressGrid) -> list[str]:
-    """Write the grid as text: one line a job, ``point stage: state``, then the summary."""
+    """Return the grid as text: one line for each job, ``point stage: state``, then the summary."""
     return [*(_line(status) for status in grid.cells.values()), grid.summary()]
 
 
 def changed_lines(before: ProgressGrid | None, now: ProgressGrid) -> list[str]:
     """Return a line for each change between two polls of a sweep, for an output that is not a terminal.
 
-    :param before: the earlier grid, or None at the first poll.
-    :param now: the present grid.
-    :returns: one line for each job that is in another state or further on, in the plan's order; at the first
-        look only those that are not waiting.
+    :param before: the previous grid, or None at the first poll.
+    :param now: the current grid.
+    :returns: one line for each job whose state or progress changed, in the plan's order; at the first poll one line
+        for each job that is not waiting.
     """
     lines = []
     for key, status in now.cells.items():

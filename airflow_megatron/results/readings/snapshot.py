@@ -1,10 +1,10 @@
-"""One remote command that collects all that the results of a sweep need, and the reader of its answer.
+"""Collect the content of run directories with one remote command, and parse its output.
 
-The command writes sections: a line that starts with ``@`` opens one, its content follows with a blank before
-each line, so content can never be taken for a section. The whole is compressed and sent as base64 between two
-marker lines: any byte survives the way, login banners stay outside, and a cut anywhere is noticed (no end
-marker, or a failed CRC). Logs are filtered and thinned on the cluster; a log of a million iterations comes
-back as a few thousand lines.
+The command writes sections: a line that starts with ``@`` opens a section, and each line of its content starts with a
+space, so content cannot be mistaken for a section. The output is compressed and sent as base64 between two marker
+lines: this preserves all bytes, separates the output from login banners, and makes truncation detectable (no end
+marker, or a failed CRC). Logs are filtered and thinned on the cluster: of a log with a million iterations, a few
+thousand lines are sent.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-# Keeps about `most` iteration lines, evenly spread, and the last `tail` of them; of the other lines the first
-# and the last `others`. Each kept line is printed behind a blank, in the order of the log.
+# Keeps about `most` evenly spaced iteration lines, and the last `tail` of them; of the other lines the first
+# and the last `others`. Prints the kept lines in the order of the log, each after a space.
 _THIN: Final = r"""
 { line = substr($0, 1, 4000) }
 /\| consumed samples:|consumed_samples/ {
@@ -93,7 +93,7 @@ END {
 
 
 class SnapshotError(AirflowMegatronError, ValueError):
-    """The answer of the snapshot command is missing or cut off."""
+    """The output of the snapshot command is missing or truncated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class AttemptSnapshot:
     """One attempt's directory ``.jobs/<stage>/<number>``.
 
     :param number: the attempt, from 1
-    :param job_id: Slurm's id, or None when the submission is not recorded
-    :param started: whether the job began to run
-    :param chained: it waits, or waited, in the queue for the attempt before
+    :param job_id: Slurm job id, or None if the submission is not recorded
+    :param started: whether the job started
+    :param chained: whether it waits, or waited, in the queue for the previous attempt
     :param job: ``job.json``, or None
-    :param exit: ``exit.json``, or None while the job runs or when it was killed
-    :param gpus: what its GPUs did, where they were watched
+    :param exit: ``exit.json``, or None if the job still runs or was killed
+    :param gpus: use of its GPUs, if monitored
     :param verdict: ``verdict.json`` of this attempt, or None
     """
 
@@ -122,12 +122,12 @@ class AttemptSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LogExtract:
-    """The lines of one log that hold records.
+    """The lines of one log that contain records.
 
     :param stage: the stage that wrote it
     :param attempt: number of the attempt
     :param data: the lines
-    :param starts: of a whole log: the byte of the log at which each line begins
+    :param starts: for a whole log: the byte of the log at which each line begins
     """
 
     stage: str
@@ -148,18 +148,18 @@ class LogExtract:
 
 @dataclass(slots=True)
 class RunSnapshot:
-    """What one run directory holds.
+    """Content of one run directory.
 
     :param run_dir: the directory on the cluster
-    :param exists: False when there is no such directory (yet)
-    :param attempts: stage → its attempts in order
+    :param exists: False if the directory does not exist (yet)
+    :param attempts: stage → its attempts, in order
     :param verdicts: stage → ``verdict.json``
-    :param logs: extracts, by stage and attempt
+    :param logs: extracts of logs, by stage and attempt
     :param evaluations: iteration → ``results.json`` of lm-evaluation-harness
-    :param of_runs: the same of each run outside the sweep that was evaluated here, by its name
-    :param lr_finder: ``lr_finder.json`` of a search for a learning rate, or None
+    :param of_runs: the same for each run outside the sweep that was evaluated here, by its name
+    :param lr_finder: ``lr_finder.json`` of a learning-rate search, or None
     :param lr_curve: its ``lr_finder_data.csv``, or empty
-    :param unreadable: files whose content is not a JSON object, directories that could not be read
+    :param unreadable: files whose content is not a JSON object, and unreadable directories
     :param converted: iterations converted to Hugging Face
     :param checkpoints: iterations that have a checkpoint directory
     :param tracked: iteration in Megatron's tracker file
@@ -196,7 +196,7 @@ class RunSnapshot:
         ]
 
     def training(self, stage: str) -> TrainingRun:
-        """Return a stage's logs as those of one training, put together once."""
+        """Return the merged logs of a stage as one training; they are merged only once."""
         known = self._trainings.get(stage)
         if known is None:
             known = self._trainings[stage] = TrainingRun.of(self.records(stage))
@@ -217,7 +217,7 @@ class SweepSnapshot:
     runs: dict[str, RunSnapshot]
 
     def run(self, run_dir: str) -> RunSnapshot:
-        """Return a run directory's snapshot, an empty one for a directory that was not asked for."""
+        """Return the snapshot of a run directory; an empty one if the directory was not requested."""
         return self.runs.get(run_dir) or RunSnapshot(run_dir, exists=False)
 
 
@@ -228,15 +228,15 @@ def snapshot_script(
     log_tail_bytes: int | None = None,
     whole: bool = False,
 ) -> str:
-    """Write the remote command.
+    """Return the remote command.
 
     :param run_dirs: absolute paths of the run directories on the cluster.
-    :param iteration_lines: about how many iteration lines of each log to bring; at least 2.
-    :param log_tail_bytes: look at the last bytes of each log only: enough for a status, and quick however
-        long the logs are. None for whole logs.
-    :param whole: bring every line that holds a record, each with its place in the log
+    :param iteration_lines: approximate number of iteration lines to return from each log; at least 2.
+    :param log_tail_bytes: read only the last bytes of each log: sufficient for a status, and fast for logs of any
+        length. None for whole logs.
+    :param whole: return every line that contains a record, with its position in the log
     :returns: a POSIX shell script (GNU find, grep, gzip and base64, as on any Linux login node).
-    :raises airflow_megatron.slurm.remote.quoting.QuotingError: for a path that cannot be passed on.
+    :raises airflow_megatron.slurm.remote.quoting.QuotingError: if a path cannot be quoted.
     """
     if iteration_lines < 2:
         raise ValueError(f"iteration_lines must be at least 2, not {iteration_lines}")
@@ -299,11 +299,11 @@ one_run() {{
 
 
 def parse_snapshot(text: str) -> SweepSnapshot:
-    """Read the answer of :func:`snapshot_script`.
+    """Parse the output of :func:`snapshot_script`.
 
     :param text: standard output of the command; lines before and after its own are ignored.
     :returns: the snapshot.
-    :raises SnapshotError: when the answer is cut off.
+    :raises SnapshotError: if the output is truncated or damaged.
     """
     try:
         lines = unframed(CommandResult(0, text, ""))

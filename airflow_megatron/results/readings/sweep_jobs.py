@@ -9,7 +9,7 @@ from typing import Any, Final
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS, ReportedAs
 
 SWEEP_WIDE: Final = "(sweep)"
-"""Stands for the point of a job that serves the whole sweep, such as data preparation."""
+"""Name of the point of a job that serves the whole sweep, such as data preparation."""
 
 _LEARNING_RATE_NAMES: Final = frozenset(("lr", "learning_rate"))
 _SEQ_LENGTH_NAMES: Final = frozenset(("seq_length", "seq_len", "sequence_length"))
@@ -17,22 +17,23 @@ _SEQ_LENGTH_NAMES: Final = frozenset(("seq_length", "seq_len", "sequence_length"
 
 @dataclass(frozen=True, slots=True)
 class SweepJob:
-    """One job, as far as results need it.
+    """The properties of a job that results need.
 
     :param name: unique in the sweep
-    :param point: name of its point, :data:`SWEEP_WIDE` for a job without one
+    :param point: name of its point; :data:`SWEEP_WIDE` for a job without a point
     :param stage: name of its stage
     :param kind: name of its stage kind
     :param branch: the training branch it belongs to: ``pretrain``, ``cooldown_100M``, …
     :param run_dir: directory of that branch on the cluster
-    :param parent_branch: for a training job that starts from another's checkpoint (a cooldown): that branch
+    :param parent_branch: for a training job that starts from another training's checkpoint (a cooldown): the branch
+        of that training
     :param params: all its resolved parameters
-    :param sweep_params: those that the sweep varies, at this point
-    :param release: the Megatron release whose arguments its parameters are
+    :param sweep_params: its values of the parameters that the sweep varies
+    :param release: the Megatron release that defines its parameters
     :param start_iteration: the checkpoint that it starts from or works on
-    :param expect: ``oom`` when it is meant to run out of memory
-    :param gpus: whether its processes have GPUs, one each
-    :param measure: of a benchmark: what :class:`airflow_megatron.spec.model.jobs.Job` says
+    :param expect: ``oom`` if the spec expects it to run out of memory
+    :param gpus: whether each of its processes has a GPU
+    :param measure: for a benchmark: as in :class:`airflow_megatron.spec.model.jobs.Job`
     """
 
     name: str
@@ -52,13 +53,13 @@ class SweepJob:
 
     @property
     def reported_as(self) -> ReportedAs:
-        """Which part of the results it is in; a kind of a package that is not here is a job as any other."""
+        """The part of the results that includes it; a kind whose package is not installed counts as an ordinary job."""
         kind = STAGE_KINDS.find(self.kind)
         return kind.reported_as if kind else "job"
 
     @property
     def learning_rate(self) -> float | None:
-        """The peak learning rate, or None when the parameters have none."""
+        """The peak learning rate; None if the parameters have none."""
         value = _named(self.params, _LEARNING_RATE_NAMES)
         if value is None:
             value = _named(self.sweep_params, _LEARNING_RATE_NAMES)
@@ -66,29 +67,29 @@ class SweepJob:
 
     @property
     def seq_length(self) -> int | None:
-        """Tokens per sample, or None when the parameters have none."""
+        """Tokens per sample; None if unknown."""
         value = _number(_named(self.params, _SEQ_LENGTH_NAMES))
         return int(value) if value is not None else None
 
     @property
     def train_iters(self) -> int | None:
-        """Iterations at which training ends, or None."""
+        """Iteration at which training ends; None if unknown."""
         value = _number(self.params.get("train_iters"))
         return int(value) if value is not None else None
 
     @property
     def nodes(self) -> int:
-        """Nodes of the job."""
+        """Number of nodes of the job."""
         return _count(self.params.get("nodes"))
 
     @property
     def processes(self) -> int:
-        """Training processes, one a GPU."""
+        """Number of training processes, one for each GPU."""
         return self.nodes * _count(self.params.get("gpus_per_node"))
 
     @property
     def group(self) -> tuple[tuple[str, str], ...]:
-        """The swept parameters other than the learning rate: points that differ in it alone share them."""
+        """The swept parameters except the learning rate: they identify points that differ only in the learning rate."""
         return tuple(
             (key, format_value(value))
             for key, value in sorted(self.sweep_params.items())
@@ -102,7 +103,7 @@ def read_jobs(jobs: Iterable[Mapping[str, Any]]) -> tuple[SweepJob, ...]:
     :param jobs: mappings with at least ``name``, ``stage`` and ``run_dir``. A training job that depends on a
         training job of its point is a branch of it.
     :returns: the jobs in the order given.
-    :raises ValueError: when a job lacks one of them; names the job.
+    :raises ValueError: if a job lacks one of these keys; names the job.
     """
     listed = list(jobs)
     by_name = {str(job.get("name")): job for job in listed}
@@ -133,12 +134,12 @@ def read_jobs(jobs: Iterable[Mapping[str, Any]]) -> tuple[SweepJob, ...]:
 
 
 def run_directories(jobs: Iterable[SweepJob]) -> list[str]:
-    """Name every run directory of the jobs once, in order."""
+    """Return the run directories of the jobs in order, without duplicates."""
     return list(dict.fromkeys(job.run_dir for job in jobs))
 
 
 def format_value(value: object) -> str:
-    """Write a parameter's value as tables and legends show it: ``0.0003``, ``1e-05``, ``true``, ``1,2``."""
+    """Format a parameter's value for tables and legends: ``0.0003``, ``1e-05``, ``true``, ``1,2``."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

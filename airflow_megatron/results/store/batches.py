@@ -1,4 +1,4 @@
-"""Rows on their way into the store."""
+"""Batches of rows to be stored."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """Where rows are from; the first fields are columns of :data:`.tables.SOURCE`, in their order.
+    """Origin of rows; the first fields are the columns of :data:`.tables.SOURCE`, in the same order.
 
     :param sweep: name of the sweep
-    :param run: id of the sweep's run, empty where it is not known
-    :param point: name of the point, empty for a job of the whole sweep
+    :param run: id of the sweep's run; empty if unknown
+    :param point: name of the point; empty for a job of the whole sweep
     :param stage: name of the stage
     :param attempt: number of the attempt
-    :param job_id: Slurm's id
-    :param log: the attempt's log on the cluster
-    :param seq_length: tokens of a sample, 0 where it is not known
-    :param gpus: GPUs of the job, 0 where it is not known
+    :param job_id: Slurm job id
+    :param log: path of the attempt's log on the cluster
+    :param seq_length: tokens per sample; 0 if unknown
+    :param gpus: number of GPUs of the job; 0 if unknown
     """
 
     sweep: str
@@ -37,10 +37,10 @@ class Batch(NamedTuple):
     """Rows of one table from one source.
 
     :param table: name of the table
-    :param source: where they are from
+    :param source: origin of the rows
     :param time: Unix time at which they were read
-    :param rows: values in the order of the table's own columns; of iterations the records themselves
-    :param offsets: byte of the log at which the line of each begins; empty for rows that are from no log
+    :param rows: values in the order of the table's own columns; for iterations the records themselves
+    :param offsets: for each row the byte of the log at which its line begins; empty for rows that come from no log
     """
 
     table: str

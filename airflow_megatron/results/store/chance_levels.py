@@ -1,6 +1,6 @@
-"""What guessing gives in the tasks of lm-evaluation-harness that ask to choose one of some answers.
+"""Scores of random guessing in the multiple-choice tasks of lm-evaluation-harness.
 
-The number of answers is that of the task's data set, as its paper gives it.
+The number of answers to a question is taken from the paper of the task's data set.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ACCURACIES: Final = frozenset(("acc", "acc_norm"))
 def chance_level(task: str, metric: str) -> float | None:
     """Return the score of random guessing; None where it is not known.
 
-    :param task: its name, or a part's, as ``mmlu_anatomy``
+    :param task: name of the task, or of one of its parts, for example ``mmlu_anatomy``
     """
     if metric not in _ACCURACIES:
         return None

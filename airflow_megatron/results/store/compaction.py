@@ -1,8 +1,8 @@
-"""Merging segments: many small files become one.
+"""Merge many small segments into one file.
 
-A merged segment holds the rows of others and names them; readers pass those over, and they are removed once it is
-there. It does not matter when this is interrupted, nor how many do it at once: a row that two segments hold is read
-once.
+A merged segment contains the rows of other segments and lists their names. Readers skip the listed segments, which are
+removed after the merged segment was written. A merge may be interrupted at any time, and several processes may merge at
+the same time: readers count a row once, even if two segments contain it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from airflow_megatron.results.store.segments import Segment, SegmentStore
 
 MERGE_AT: Final = 60
-"""Segments of a table that a writer has written are merged: ten minutes of a running sweep."""
+"""Number of segments of a table after which a writer merges them: ten minutes of a running sweep."""
 
 
 def merge_segments(
     store: SegmentStore, sweep: str, segments: Sequence[Segment], writer: str, number: int
 ) -> Segment | None:
-    """Write one segment with the rows of others, and remove those.
+    """Write the rows of several segments as one segment, and remove the old ones.
 
-    Damaged ones and those that are gone are left alone.
+    Damaged and missing segments are skipped.
 
-    :param segments: of one table
-    :returns: the merged segment, None when there is nothing to merge
-    :raises StoreError: when the store fails; the segments are all there then
+    :param segments: segments of one table
+    :returns: the merged segment; None if there is nothing to merge
+    :raises StoreError: if the store fails; no segment is lost then
     """
     import polars as pl
 

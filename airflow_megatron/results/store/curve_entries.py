@@ -1,4 +1,4 @@
-"""Curves of trainings as a bounded number of entries, each for some iterations in a row."""
+"""Training curves with a bounded number of entries; an entry summarises consecutive iterations."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ ENTRY: Final[dict[str, Any]] = {
     **_SUMS,
     **{f"{name}_{end}": pl.Float32 for name in METRICS for end in ("min", "max")},
 }
-"""An entry: where it starts, whether or not that iteration was logged; the first and the last one that was; samples and
-tokens up to the last one; its seconds and its TFLOP per GPU; the least and greatest value of each metric."""
+"""Columns of an entry: ``start``, its first iteration, logged or not; ``begin`` and ``iteration``, its first and last
+logged iteration; samples and tokens consumed until then; the entry's seconds and TFLOP per GPU; the minimum and maximum
+of each metric."""
 _KEY: Final = ["_training", "start"]
 
 
 class CurveEntries:
-    """Entries of all trainings of a sweep.
+    """The entries of all trainings of a sweep.
 
-    Iterations that a later attempt has dropped are not in them; an entry at the border may hold the least or greatest
-    value of some that were.
+    They exclude iterations that a later attempt repeated. Only the minimum and maximum of the last entry before the
+    repetition may still include repeated iterations.
 
-    :param buckets: entries of a training, at least, once it has as many iterations; twice as many at most
+    :param buckets: minimum number of entries of a training that has at least as many iterations; the maximum is twice
+        that
     """
 
     def __init__(self, buckets: int) -> None:
@@ -39,13 +41,13 @@ class CurveEntries:
 
     @property
     def frame(self) -> pl.DataFrame:
-        """All entries, in no order."""
+        """All entries, in no particular order."""
         return self._entries
 
     def cut(self, lowest: pl.DataFrame) -> None:
-        """Take the iterations from some on away.
+        """Remove iterations at the end of trainings.
 
-        :param lowest: ``_training`` and ``_lowest``, the first iteration that is taken away
+        :param lowest: ``_training`` and ``_lowest``, the first iteration to remove
         """
         joined = self._entries.join(lowest, on="_training", how="left")
         gone = (pl.col("start") >= pl.col("_lowest")).fill_null(False)
@@ -64,9 +66,9 @@ class CurveEntries:
         )
 
     def add(self, lines: pl.DataFrame) -> None:
-        """Put lines behind those that are known.
+        """Append lines.
 
-        :param lines: in order, as :meth:`.line_numbers.LogNumbers.placed` gives them, those of a training rising
+        :param lines: lines from :meth:`.line_numbers.LogNumbers.placed`, sorted; the iterations of a training increase
         """
         if not lines.height:
             return
@@ -104,7 +106,7 @@ class CurveEntries:
         self._widths = pl.concat([self._widths, new.with_columns(pl.col("_width").fill_null(1))])
 
     def _widen(self) -> None:
-        """Unite neighbours where a training has too many entries."""
+        """Merge neighbouring entries of trainings that have too many."""
         while True:
             counts = self._entries.group_by("_training").len()
             large = counts.filter(pl.col("len") > 2 * self._buckets)["_training"].implode()
@@ -120,7 +122,7 @@ class CurveEntries:
 
 
 def _start(column: str) -> pl.Expr:
-    """Return the first iteration of the entry that an iteration belongs to."""
+    """Return the first iteration of the entry to which an iteration belongs."""
     return ((pl.col(column) - 1) // pl.col("_width") * pl.col("_width") + 1).alias("start")
 
 
@@ -129,7 +131,7 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _united(entries: pl.DataFrame) -> pl.DataFrame:
-    """Return entries with those of the same start made one."""
+    """Merge the entries that have the same start."""
     return _typed(
         entries.group_by(_KEY).agg(
             pl.col("begin").min(),

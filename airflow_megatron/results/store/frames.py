@@ -1,4 +1,4 @@
-"""Rows of the store as data frames of polars."""
+"""Rows of the store as polars data frames."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def empty(table: Table) -> pl.DataFrame:
 
 
 def in_schema(frame: pl.DataFrame, table: Table, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Return rows that another version of the package may have written: with the columns of this one.
+    """Convert rows that another version of the package may have written to the columns of this version.
 
     :param columns: the columns to return; None for all
-    :raises polars.exceptions.PolarsError: when a column has a type that cannot be that of this version
+    :raises polars.exceptions.PolarsError: if a column cannot be converted to the type that this version uses
     """
     return frame.select(
         pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
@@ -53,9 +53,9 @@ def in_schema(frame: pl.DataFrame, table: Table, columns: Sequence[str] | None =
 
 
 def distinct(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Return each row once, in the order of their times: of those that are of the same thing the first, or the last.
+    """Remove duplicate rows, sort by time, and keep the first or the last duplicate as the table's ``keep`` says.
 
-    What the last one does not know is taken from those before it.
+    If the last duplicate counts, its missing values are taken from the earlier ones.
     """
     key = [*table.source_key, *table.key]
     frame = frame.sort("time", maintain_order=True)
@@ -105,12 +105,12 @@ def _series(name: str, values: Any, kind: Any, *, epoch: bool = False) -> pl.Ser
     try:
         return pl.Series(name, values, kind)
     except (TypeError, pl.exceptions.PolarsError):
-        # one value is of another type, as a whole number that is printed with a dot
+        # one value has another type, for example an integer that is printed with a decimal point
         return pl.Series(name, values, kind, strict=False)
 
 
 def _iterations(rows: Sequence[Any], seq_lengths: Sequence[int], of_batch: pl.Series) -> dict[str, Any]:
-    # column by column: zip(*rows) takes three times as long
+    # build column by column: zip(*rows) takes three times as long
     fields: dict[str, Any] = {
         name: list(map(itemgetter(place), rows))
         for place, name in enumerate(IterationRecord._fields)
@@ -121,7 +121,7 @@ def _iterations(rows: Sequence[Any], seq_lengths: Sequence[int], of_batch: pl.Se
     lengths = pl.Series("", seq_lengths, pl.Int64).replace(0, None)[of_batch]
     fields["consumed_tokens"] = samples * lengths
     losses, extra = fields.pop("losses"), fields.pop("extra")
-    # most lines hold the language-model loss alone
+    # most lines contain only the language-model loss
     fields["loss"] = [each.get(_LM_LOSS) or row.loss for each, row in zip(losses, rows, strict=True)]
     fields["other_losses"] = [
         _text(each, loss) if len(each) > 1 or (each and _LM_LOSS not in each) else None
@@ -132,7 +132,7 @@ def _iterations(rows: Sequence[Any], seq_lengths: Sequence[int], of_batch: pl.Se
 
 
 def _text(losses: dict[str, float], loss: float | None) -> str | None:
-    """Return the losses besides the one that is a column."""
+    """Return the losses that have no column of their own, as JSON text."""
     others = {name: value for name, value in losses.items() if name != _LM_LOSS}
     if _LM_LOSS not in losses:
         first = next((name for name, value in losses.items() if value is loss), None)

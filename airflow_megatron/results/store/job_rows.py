@@ -1,4 +1,4 @@
-"""The rows that the trigger of a job stores while it reads the log and the queue."""
+"""Rows that a job's trigger stores while it reads the log and the queue."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _LONGEST_TEXT: Final = 1000
 
 
 class JobRows:
-    """Stores what is seen of one attempt.
+    """Store the observations of one attempt.
 
-    Nothing here waits or fails: the rows go to the writer's queue, and whatever goes wrong is logged once.
+    No method waits or raises: the rows go to the writer's queue, and the first error is logged.
 
     :param source: the attempt
-    :param writer: takes the rows; None for the process's own
-    :param hide: masks secrets in a text; None for a job that has been handed none
+    :param writer: writer of the rows; None for the writer of this process
+    :param hide: masks secrets in a text; None for a job that received no secrets
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class JobRows:
         self._failed = False
 
     def records(self, placed: Sequence[tuple[int, Record]], read_at: float) -> None:
-        """Store records of the log.
+        """Store log records.
 
-        :param placed: each with the byte at which its line begins
-        :param read_at: Unix time of the login node
+        :param placed: records, each with the byte at which its line begins
+        :param read_at: Unix time on the login node
         """
         with self._guarded():
             if self._hide is not None:
@@ -72,12 +72,12 @@ class JobRows:
             self._put(batches_of_records(self._source, read_at, placed))
 
     def gap(self, offset: int) -> None:
-        """Record that the log is not read from a byte on."""
+        """Record that the log was not read from a byte on."""
         with self._guarded():
             self._queue().gap(self._source, offset)
 
     def look(self, observation: Observation) -> None:
-        """Store the job's state if it has changed."""
+        """Store the job's state if it changed."""
         row = observation.queue
         if row is None:
             return
@@ -89,7 +89,7 @@ class JobRows:
                 self._put([Batch(STATES.name, self._source, observation.time, [state])])
 
     def ended(self, verdict: Verdict, observation: Observation) -> None:
-        """Store the verdict on the attempt, and write all rows soon."""
+        """Store the verdict on the attempt, and ask the writer to write soon."""
         with self._guarded():
             ending = observation.accounting or observation.queue or observation.controller
             record = observation.exit
@@ -114,14 +114,14 @@ class JobRows:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # no verdict depends on the store
+        except Exception as error:  # a failing store must not affect verdicts
             if not self._failed:
                 log.warning("results of %s are not stored: %s", self._source.log, error)
             self._failed = True
 
 
 def source_values(job: SweepJob, sweep: str, run: str) -> dict[str, Any]:
-    """Return what the rows of a job have in common, as a trigger keeps it."""
+    """Return the common values of a job's rows, as stored in its trigger."""
     return {
         "sweep": sweep,
         "run": run,
@@ -133,7 +133,7 @@ def source_values(job: SweepJob, sweep: str, run: str) -> dict[str, Any]:
 
 
 def source_of(value: Mapping[str, Any], *, attempt: int, job_id: str, log: str) -> Source | None:
-    """Return the source that :func:`source_values` describes, None without one."""
+    """Return the source that :func:`source_values` describes; None without values."""
     sweep = word(value.get("sweep"))
     if not sweep:
         return None
@@ -159,7 +159,7 @@ def attempt_row(
 ) -> tuple[Any, ...]:
     """Return the row of an attempt.
 
-    :param started: Unix time at which the job began to run; *ended* likewise
+    :param started: Unix time at which the job started; *ended* is the Unix time of its end
     :param gpus: GPUs of the job, 0 where it is not known
     :param hide: masks secrets in a text
     """
@@ -184,7 +184,7 @@ def attempt_row(
 
 
 def batches_of_records(source: Source, read_at: float, placed: Iterable[tuple[int, Record]]) -> list[Batch]:
-    """Return the rows of records of a log.
+    """Return the rows of log records.
 
     :param placed: each with the byte at which its line begins
     """
@@ -225,7 +225,7 @@ def _text(text: str, hide: Callable[[str], str] | None) -> str:
 
 
 def hidden(placed: Iterable[tuple[int, Record]], hide: Callable[[str], str]) -> list[tuple[int, Record]]:
-    """Return records without secrets: a job may print them where Megatron prints names."""
+    """Mask secrets in records: a job may print them where Megatron prints names."""
     return [(at, _hidden(record, hide)) for at, record in placed]
 
 

@@ -1,4 +1,4 @@
-"""Small mappings as text of a column."""
+"""Store small mappings as JSON text in a column."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def json_text(values: Mapping[str, Any]) -> str | None:
-    """Return a mapping as JSON; None for an empty one. A number that JSON does not have is ``null``."""
+    """Return a mapping as JSON, or None for an empty mapping; NaN and infinities become ``null``."""
     return _encode(values).decode() if values else None

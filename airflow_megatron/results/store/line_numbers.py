@@ -1,4 +1,4 @@
-"""Iteration lines as numbers: the texts that say where they are from are stored once, in a table of logs."""
+"""Represent iteration lines by numbers: the texts about their origin are stored once, in a table of logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from airflow_megatron.results.store.tables import Table
 
 METRICS: Final = ("loss", "learning_rate", "grad_norm", "throughput")
-"""Columns of :data:`.tables.ITERATIONS` that are numbers to draw."""
+"""Columns of :data:`.tables.ITERATIONS` that can be drawn as curves."""
 LINE: Final[dict[str, Any]] = {
     "_log": pl.UInt32,
     "offset": pl.Int64,
@@ -22,15 +22,15 @@ LINE: Final[dict[str, Any]] = {
     "time": pl.Datetime("us", "UTC"),
     **dict.fromkeys((*METRICS, "elapsed_ms"), pl.Float32),
 }
-"""An iteration line: its log, its byte there, and what it says."""
+"""Columns of an iteration line: its log, its byte in the log, and its values."""
 LOG: Final = ["job_id", "log"]
 _FROM: Final = ["point", "stage", "attempt", *LOG]
 _BYTES: Final = 2**40
-"""More than a log has."""
+"""Upper bound of the bytes of a log."""
 
 
 class LogNumbers:
-    """The logs of a sweep and the trainings that wrote them, each with a number.
+    """Number the logs of a sweep and the trainings that wrote them.
 
     :ivar logs: ``_log``, ``_training``, ``point``, ``stage``, ``attempt``, ``job_id``, ``log``, and ``_order``: its
         place among all logs, where those of a training follow each other in the order in which they were written
@@ -49,13 +49,13 @@ class LogNumbers:
         )
 
     def of(self, rows: pl.DataFrame) -> pl.Series:
-        """Return the number of the log that each row is from, and number those that are new.
+        """Return the log number of each row; assign numbers to new logs.
 
-        :param rows: of any table of the store
+        :param rows: rows of any table of the store
         """
         if not rows.height:
             return pl.Series("_log", [], pl.UInt32)
-        # neighbours are mostly of one log: only where it changes are its texts looked at
+        # neighbouring rows mostly belong to the same log: compare the texts only where the log changes
         differs = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in LOG)
         starts = rows.select((differs | (pl.int_range(pl.len()) == 0)).alias("starts"))["starts"]
         heads = rows.select(_FROM).filter(starts)
@@ -72,7 +72,7 @@ class LogNumbers:
         )
 
     def placed(self, lines: pl.DataFrame) -> pl.DataFrame:
-        """Return lines with ``_training`` and ``_place``, which rises along the logs of each training."""
+        """Return lines with ``_training`` and ``_place``, which increases along the logs of each training."""
         of_log = self.logs.sort("_log")
         return lines.with_columns(
             of_log["_training"].gather(lines["_log"]).alias("_training"),

@@ -1,4 +1,4 @@
-"""Reading the store: all that is known of a sweep, as data frames.
+"""Read the stored results of a sweep as data frames.
 
 >>> import airflow_megatron.results
 >>> results = airflow_megatron.results.load("no_such_sweep")
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NOT_IN_TURN: Final = "^(Dependency|DependencyNeverSatisfied|JobHeld.*|BeginTime)$"
-"""Slurm's reasons of jobs that wait for something else than room (squeue(1), JOB REASON CODES)."""
+"""Slurm's reasons for pending jobs that do not wait for resources (squeue(1), JOB REASON CODES)."""
 _TRIES: Final = 5
-"""Segments may be merged, and removed, while they are read."""
+"""Attempts to read a table: segments may be merged and removed during the reading."""
 
 
 class Results:
-    """What is stored of a sweep: a data frame of polars for each table of :mod:`.tables`.
+    """The stored results of a sweep: a polars data frame for each table of :mod:`.tables`.
 
-    A table is read when it is first asked for. Iterations and validations have the column ``superseded``.
+    A table is read at the first access. Iterations and validations have the column ``superseded``.
 
-    :param store: where it is
+    :param store: the store
     :param sweep: name of the sweep
-    :param run: id of one of its runs; None for all
+    :param run: id of a run of the sweep; None for all runs
     """
 
     def __init__(self, store: SegmentStore, sweep: str, run: str | None = None) -> None:
@@ -90,17 +90,17 @@ class Results:
 
     @cached_property
     def evaluations(self) -> pl.DataFrame:
-        """Every figure of an evaluation."""
+        """Every metric of an evaluation."""
         return self._of_run(self._table(EVALUATIONS))
 
     @cached_property
     def samples(self) -> pl.DataFrame:
-        """What each GPU did."""
+        """The use of each GPU during an attempt."""
         return self._of_run(self._table(SAMPLES))
 
     @cached_property
     def points(self) -> pl.DataFrame:
-        """Every point with its swept parameters; those alone that have rows where no plan was stored."""
+        """Every point with its swept parameters; without a stored plan, the points that have rows in other tables."""
         points = self._table(POINTS)
         seen = self._trainings[0].unique(["point", "stage"], maintain_order=True)
         missing = seen.join(points, on=["point", "stage"], how="anti")
@@ -108,7 +108,7 @@ class Results:
 
     @cached_property
     def gaps(self) -> pl.DataFrame:
-        """Parts of logs whose rows are missing; ``airflow-megatron results rebuild`` adds them."""
+        """Parts of logs without stored rows; ``airflow-megatron results rebuild`` adds the rows."""
         gaps = self._table(GAPS).with_columns(
             pl.col("time").filter(pl.col("reason") == REBUILT).max().over("log").alias("rebuilt")
         )
@@ -123,24 +123,24 @@ class Results:
         return distinct(read_table(self._store, self._sweep, table), table)
 
     def _of_run(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of the run, and those of which it is not known."""
+        """Return the rows of the run, and the rows whose run is unknown."""
         return frame if self._run is None else frame.filter(pl.col("run").is_in([self._run, ""]))
 
 
 def load(sweep: str, run: str | None = None, *, root: str | None = None) -> Results:
-    """Return all that is stored of a sweep; a sweep that is not there has empty tables.
+    """Return the stored results of a sweep; the tables of an unknown sweep are empty.
 
-    :param sweep: its name
-    :param run: id of one of its runs in Airflow; None for all
-    :param root: where the store is, a folder or any URL of fsspec; None for the configured one
+    :param sweep: name of the sweep
+    :param run: id of a run of the sweep in Airflow; None for all runs
+    :param root: location of the store, a folder or any fsspec URL; None for the configured one
     """
     return Results(SegmentStore(root or default_root()), sweep, run)
 
 
 def read_table(store: SegmentStore, sweep: str, table: Table) -> pl.DataFrame:
-    """Return the rows of all segments of a table, some of them twice.
+    """Return the rows of all segments of a table; the result may contain duplicates.
 
-    :raises StoreError: when the store does not answer
+    :raises StoreError: if the store does not respond
     """
     for _ in range(_TRIES):
         try:
@@ -148,14 +148,14 @@ def read_table(store: SegmentStore, sweep: str, table: Table) -> pl.DataFrame:
         except FileNotFoundError:
             continue
         return pl.concat([empty(table), *frames])
-    log.warning("the segments of %s change faster than they are read; some rows are missing", sweep)
+    log.warning("the segments of %s change faster than they can be read; some rows are missing", sweep)
     return empty(table)
 
 
 def _frames(store: SegmentStore, sweep: str, segments: Iterable[Segment]) -> list[pl.DataFrame]:
     found: list[pl.DataFrame] = []
     replaced: set[str] = set()
-    # merged ones first: they name those that need not be read
+    # read merged segments first: they name the segments that need not be read
     for segment in sorted(segments, key=lambda one: (not one.merged, one)):
         if segment.name in replaced:
             continue
@@ -167,7 +167,7 @@ def _frames(store: SegmentStore, sweep: str, segments: Iterable[Segment]) -> lis
 
 
 def changes(states: pl.DataFrame) -> pl.DataFrame:
-    """Return the states that differ from the one before: several watchers may have seen one job."""
+    """Return the states that differ from the state before: several watchers may have recorded the same job."""
     job = ["point", "stage", "attempt", "job_id"]
     now = pl.struct("state", "reason", "node_list")
     differs = (now != now.shift(1).over(job)) | pl.int_range(pl.len()).over(job).eq(0)
@@ -175,10 +175,10 @@ def changes(states: pl.DataFrame) -> pl.DataFrame:
 
 
 def queue_waits(results: Results) -> dict[tuple[str, str, int], float]:
-    """Return point, stage and attempt → seconds in the queue, of attempts that have ended.
+    """Return the seconds that ended attempts spent in the queue, by point, stage and attempt.
 
-    The wait begins when a poll first sees the job pending for another reason than a dependency or a hold, and ends when
-    the job begins to run: a job that no poll has seen so has waited 0 s.
+    The wait begins when a poll first reports the job as pending for a reason other than a dependency or a hold, and
+    ends when the job starts: a job that no poll reported as pending for such a reason has waited 0 s.
     """
     attempt = ["point", "stage", "attempt"]
     free = ~pl.col("reason").fill_null("").str.contains(_NOT_IN_TURN)

@@ -1,8 +1,8 @@
-"""The files of the store: segments that appear whole, and are never changed.
+"""Files of the store: segments, which are written atomically and never change.
 
-``<root>/<sweep>/store/<table>.<s or m><number>.<writer>.<checksum>.parquet``, where ``root`` is any URL of fsspec.
-The name holds the CRC-32 of the content, so a file that was cut, changed or is somebody else's is recognised before
-anything reads it as Parquet. ``m`` marks a merged segment: its metadata names the segments whose rows it holds.
+Path: ``<root>/<sweep>/store/<table>.<s or m><number>.<writer>.<checksum>.parquet``, where ``root`` is any fsspec URL.
+The name contains the CRC-32 of the content: truncated, modified and foreign files are detected before they are read as
+Parquet. ``m`` marks a merged segment, whose metadata names the segments that it replaces.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "store"
-"""Below a sweep's folder, beside its reports."""
+"""Subfolder of a sweep's folder, which also contains the reports."""
 _TEMPORARY: Final = ".tmp-"
 _NAME: Final = re.compile(
     r"(?P<table>[a-z]{1,32})\.(?P<form>[sm])(?P<number>\d{8})\.(?P<writer>[0-9a-f]{12})\.(?P<checksum>[0-9a-f]{8})"
@@ -42,18 +42,18 @@ _REPLACES: Final = "replaces"
 
 
 class StoreError(AirflowMegatronError, RuntimeError):
-    """The store cannot be used; the message says why and what to do."""
+    """The store cannot be used; the message states the reason and a hint."""
 
 
 class Segment(NamedTuple):
     """A file of the store.
 
-    :param name: of the file
-    :param table: whose rows it holds
-    :param merged: it holds the rows of other segments
-    :param number: counts the segments of its writer
-    :param writer: who wrote it
-    :param checksum: CRC-32 of the content
+    :param name: name of the file
+    :param table: name of the table whose rows it contains
+    :param merged: whether it contains the rows of other segments
+    :param number: running number among the segments of its writer
+    :param writer: id of its writer
+    :param checksum: CRC-32 of the content, as in the name
     """
 
     name: str
@@ -65,7 +65,7 @@ class Segment(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Segment | None:
-        """Return the segment of a file name, None if it is not the name of a segment."""
+        """Parse a file name; return None if it is not the name of a segment."""
         found = _NAME.fullmatch(name)
         if found is None or found["table"] not in TABLES:
             return None
@@ -80,10 +80,10 @@ class Segment(NamedTuple):
 
 
 class Content(NamedTuple):
-    """Rows of a segment.
+    """Content of a segment.
 
     :param frame: the rows
-    :param replaces: names of the segments whose rows they are, of a merged segment
+    :param replaces: for a merged segment, the names of the segments that it replaces
     """
 
     frame: pl.DataFrame
@@ -91,20 +91,20 @@ class Content(NamedTuple):
 
 
 def new_writer() -> str:
-    """Return an id that no other writer has."""
+    """Return a unique id of a writer."""
     return uuid.uuid4().hex[:12]
 
 
 def folder_name(name: str) -> str:
-    """Return the folder of a sweep: any text as one harmless part of a path."""
+    """Return the folder name of a sweep: any text encoded as one safe part of a path."""
     escaped = quote(name, safe=" +~@=")
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped or "_"
 
 
 def default_root() -> str:
-    """Return where the store is: ``[megatron] results_store``, else the folder of the reports.
+    """Return the location of the store: ``[megatron] results_store``, or else the folder of the reports.
 
-    A relative path lies in Airflow's home.
+    A relative path refers to Airflow's home.
     """
     named = configured(RESULTS_STORE).rstrip("/")
     if not named:
@@ -114,16 +114,16 @@ def default_root() -> str:
 
 @dataclass(frozen=True)
 class SegmentStore:
-    """The segments of all sweeps below one root.
+    """All segments below one root.
 
-    :param root: a folder, or any URL that fsspec opens
+    :param root: a folder or any fsspec URL
     """
 
     root: str
 
     @property
     def shown(self) -> str:
-        """The root without credentials, for messages."""
+        """The root without credentials, for messages and logs."""
         if "://" not in self.root:
             return self.root
         parts = urlsplit(self.root)
@@ -147,7 +147,7 @@ class SegmentStore:
         return sorted(one for one in found if one is not None and (not tables or one.table in tables))
 
     def size(self, sweep: str) -> int:
-        """Return the bytes of all segments of a sweep.
+        """Return the total size of all segments of a sweep, in bytes.
 
         :raises StoreError: when the store cannot be listed
         """
@@ -169,10 +169,10 @@ class SegmentStore:
         number: int,
         replaces: Sequence[str] = (),
     ) -> Segment:
-        """Write rows as a segment; it appears whole or not at all.
+        """Write rows atomically as a segment.
 
-        :param replaces: names of the segments whose rows they are
-        :raises StoreError: when it cannot be written
+        :param replaces: for a merged segment, the names of the segments that it replaces
+        :raises StoreError: if the segment cannot be written
         """
         buffer = io.BytesIO()
         frame.write_parquet(
@@ -191,18 +191,18 @@ class SegmentStore:
                 _put_in_place(Path(folder), name, content)
             else:
                 fs.pipe_file(f"{folder}/{name}", content)
-        except Exception as error:  # object stores raise errors of their own
+        except Exception as error:  # object stores raise their own exception classes
             raise StoreError(f"{self.shown} cannot be written: {error!r}") from error
         segment = Segment.of(name)
         assert segment is not None
         return segment
 
     def read(self, sweep: str, segment: Segment, *, columns: Sequence[str] | None = None) -> Content | None:
-        """Return the rows of a segment; None, with a warning, when it is damaged or not of the store.
+        """Return the rows of a segment; log a warning and return None if it is damaged or not a file of the store.
 
-        :param columns: which to read; None for all
-        :raises FileNotFoundError: when it was removed: a merged segment has taken its place
-        :raises StoreError: when the store does not answer
+        :param columns: columns to read; None for all
+        :raises FileNotFoundError: if the segment was removed because a merged segment replaced it
+        :raises StoreError: if the store does not respond
         """
         fs, folder = self._folder(sweep)
         try:
@@ -212,12 +212,12 @@ class SegmentStore:
         except Exception as error:
             raise StoreError(f"{self.shown} cannot be read: {error!r}") from error
         if zlib.crc32(content) != segment.checksum:
-            log.warning("%s/%s is passed over: it is damaged, or not whole", folder, segment.name)
+            log.warning("skipped %s/%s: the file is damaged or incomplete", folder, segment.name)
             return None
         return _parsed(content, segment, folder, columns)
 
     def remove(self, sweep: str, names: Collection[str]) -> None:
-        """Remove segments that a merged one replaces; one that is gone already does no harm."""
+        """Remove segments that a merged segment replaces; ignore those that no longer exist."""
         fs, folder = self._folder(sweep)
         for name in names:
             if Segment.of(name) is not None:
@@ -229,9 +229,9 @@ class SegmentStore:
                     raise StoreError(f"{self.shown} cannot be tidied: {error!r}") from error
 
     def remove_sweep(self, sweep: str) -> None:
-        """Remove all files of a sweep, and the folder that holds them.
+        """Remove all files of a sweep and their folder.
 
-        :raises StoreError: when a file cannot be removed
+        :raises StoreError: if a file cannot be removed
         """
         fs, folder = self._folder(sweep)
         try:
@@ -246,7 +246,7 @@ class SegmentStore:
 
         try:
             fs, path = fsspec.core.url_to_fs(self.root)
-        except Exception as error:  # an unknown protocol, a package that is not installed
+        except Exception as error:  # an unknown protocol, or a package that is not installed
             raise StoreError(f"[megatron] {RESULTS_STORE} cannot be opened: {error}") from error
         return fs, str(path).rstrip("/")
 
@@ -272,7 +272,7 @@ def _parsed(content: bytes, segment: Segment, folder: str, columns: Sequence[str
         replaces = pl.read_parquet_metadata(io.BytesIO(content)).get(_REPLACES) if segment.merged else None
         names = json.loads(replaces) if replaces else ()
     except (Exception, pl.exceptions.PanicException) as error:
-        log.warning("%s/%s is passed over: %s", folder, segment.name, str(error)[:200])
+        log.warning("skipped %s/%s: %s", folder, segment.name, str(error)[:200])
         return None
     return Content(frame, frozenset(map(str, names)))
 
@@ -298,7 +298,7 @@ def _is_local(fs: Any) -> bool:
 
 
 def _put_in_place(folder: Path, name: str, content: bytes) -> None:
-    """Write a file under another name, and rename it once all of it is on the disk."""
+    """Write a file under a temporary name, and rename it after its content was written to the disk."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
     try:

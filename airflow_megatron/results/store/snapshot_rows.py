@@ -1,4 +1,4 @@
-"""What the run directories of a sweep hold, as rows of the store: records of logs, attempts, evaluations, samples."""
+"""Convert run directories to rows of the store: log records, attempts, evaluations, GPU samples."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def batches_of_snapshot(
 ) -> list[Batch]:
     """Return the rows of run directories.
 
-    The rows of logs are among them if the snapshot holds whole logs (``snapshot_script(whole=True)``).
+    They include the rows of logs if the snapshot contains whole logs (``snapshot_script(whole=True)``).
 
     :param jobs: of the sweep's plan, each stage of a run directory once
     :param read_at: Unix time of the snapshot
     :param run: id of the sweep's run that points and evaluations belong to; attempts know theirs
-    :param hide: masks secrets in a text; None where no job has been handed any
+    :param hide: masks secrets in a text; None if no job received secrets
     """
     jobs = list(jobs)
     batches: list[Batch] = []
@@ -56,7 +56,7 @@ def batches_of_snapshot(
 def batches_of_evaluations(
     sweep: str, snapshot: SweepSnapshot, jobs: Iterable[SweepJob], read_at: float, *, run: str = ""
 ) -> list[Batch]:
-    """Return the rows of the evaluations in run directories, under the stage that each directory belongs to.
+    """Return the rows of the evaluations in run directories; each row names the stage that its directory belongs to.
 
     :param jobs: of the sweep's plan
     :param read_at: Unix time of the snapshot
@@ -70,7 +70,7 @@ def batches_of_evaluations(
 
 
 def batches_of_points(sweep: str, jobs: Iterable[SweepJob], now: float, *, run: str = "") -> list[Batch]:
-    """Return the rows of the points of a plan: one for each training."""
+    """Return the rows of the points of a plan, one for each training."""
     return [
         Batch(
             POINTS.name,
@@ -92,10 +92,10 @@ def batches_of_points(sweep: str, jobs: Iterable[SweepJob], now: float, *, run: 
 
 
 def write_batches(store: SegmentStore, batches: Sequence[Batch]) -> dict[str, int]:
-    """Write rows at once, a segment for each table.
+    """Write rows immediately, one segment for each table.
 
     :returns: table → number of rows
-    :raises StoreError: when the store fails
+    :raises StoreError: if the store fails
     """
     writer = new_writer()
     groups: dict[tuple[str, str], list[Batch]] = {}
@@ -139,7 +139,7 @@ def _of_attempt(
             yield from batches_of_records(source, read_at, hidden(placed, hide) if hide else placed)
             yield Batch(GAPS.name, source, read_at, [(REBUILT,)], [0])
     recorded = RecordedVerdict.from_json(attempt.verdict or held.verdicts.get(job.stage))
-    # the stage's verdict is on one of its attempts
+    # the verdict of a stage belongs to one of its attempts
     if recorded is not None and recorded.verdict is not None and recorded.attempt == attempt.number:
         left = attempt.exit
         row = attempt_row(

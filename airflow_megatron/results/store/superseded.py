@@ -1,8 +1,8 @@
-"""Which iterations are no longer part of their training: a later attempt went back to before them.
+"""Mark superseded iterations: those that a later attempt repeated from an earlier checkpoint.
 
-The rule is that of :func:`airflow_megatron.megatron.logs.log_lines.merge_iterations`, for whole tables: an iteration
-line drops every earlier one of its own iteration or a later one, and a loaded checkpoint, as soon as an iteration
-follows it, drops all after its own.
+This applies the rule of :func:`airflow_megatron.megatron.logs.log_lines.merge_iterations` to whole tables: an iteration
+line supersedes every earlier line of the same or a later iteration. A loaded checkpoint supersedes all lines of later
+iterations as soon as an iteration follows it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOG: Final = [*_TRAINING, "attempt", "job_id", "log"]
 _ORDER: Final = ["_log", "offset"]
 _LOADS: Final = [CheckpointEvent.LOADED.value, CheckpointEvent.RANDOM_START.value]
 FAR: Final = 2**62
-"""The limit of a line that drops nothing."""
+"""The limit of a line that supersedes nothing."""
 ITERATION: Final = 0
 LOAD: Final = 1
 VALIDATION: Final = 2
@@ -32,7 +32,7 @@ def with_superseded(
 
     The order is that of the jobs' ids, of attempts and of bytes in the log; Slurm counts its ids upwards.
 
-    :param checkpoints: what the same trainings have loaded
+    :param checkpoints: lines about checkpoints that the same trainings loaded
     """
     loads = load_limits(checkpoints)
     parts = [
@@ -44,7 +44,7 @@ def with_superseded(
             *_LOG, "offset", "iteration", pl.lit(FAR).alias("limit"), _kind=pl.lit(VALIDATION)
         ).with_row_index("_row"),
     ]
-    # the same few texts stand in millions of rows: they are sorted and compared as numbers
+    # millions of rows share a few texts: sort and compare them as numbers
     logs = _numbered_logs(pl.concat([part.select(_LOG).unique() for part in parts]).unique())
     merged = (
         pl.concat(parts)
@@ -60,7 +60,7 @@ def with_superseded(
 
 
 def load_limits(checkpoints: pl.DataFrame) -> pl.DataFrame:
-    """Return the loads among lines about checkpoints, with ``limit``, the iteration that training goes back to."""
+    """Return the lines about loaded checkpoints, with ``limit``, the iteration from which training resumes."""
     return (
         checkpoints.filter(pl.col("event").is_in(_LOADS))
         .with_columns(
@@ -74,7 +74,7 @@ def load_limits(checkpoints: pl.DataFrame) -> pl.DataFrame:
 
 
 def counted_loads(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return lines with the ``limit`` of those loads taken away that no iteration follows.
+    """Return lines without the ``limit`` of loads that no iteration follows.
 
     :param steps: iterations and loads in order: ``_training``, ``_kind``, ``limit``
     """
@@ -86,7 +86,7 @@ def counted_loads(steps: pl.DataFrame) -> pl.DataFrame:
 def marked_lines(lines: pl.DataFrame) -> pl.DataFrame:
     """Return lines with the column ``superseded``.
 
-    :param lines: in order: ``_training``, ``iteration`` and ``limit``; a line drops the earlier ones after its limit
+    :param lines: sorted: ``_training``, ``iteration`` and ``limit``; a line supersedes earlier lines beyond its limit
     """
     later = pl.col("limit").shift(-1).over("_training").fill_null(FAR).cum_min(reverse=True).over("_training")
     return lines.with_columns((pl.col("iteration") > later).fill_null(False).alias(SUPERSEDED.name))

@@ -14,10 +14,10 @@ Kind: TypeAlias = Literal["string", "integer", "float", "boolean", "UTC time", "
 class Column(NamedTuple):
     """A column.
 
-    :param name: of the column
-    :param kind: type of its values; any of them may be missing
-    :param unit: of its values, empty for none
-    :param meaning: for people
+    :param name: name of the column
+    :param kind: type of the values; any value may be missing
+    :param unit: unit of the values; empty if they have none
+    :param meaning: description for the documentation
     """
 
     name: str
@@ -29,12 +29,12 @@ class Column(NamedTuple):
 class Table(NamedTuple):
     """A table.
 
-    :param name: of the table, and of the attribute of :class:`.reading.Results`
+    :param name: name of the table and of the attribute of :class:`.reading.Results`
     :param meaning: what one row is
-    :param columns: after those of :data:`SOURCE`
-    :param key: columns, besides those of the source, that are equal in two rows of the same thing
-    :param source_key: columns of the source that are equal in them
-    :param keep: which of such rows counts: ``first`` read, or ``last`` read
+    :param columns: the columns after those of :data:`SOURCE`
+    :param key: columns, besides ``source_key``, that identify a row: two rows with equal values are duplicates
+    :param source_key: columns of :data:`SOURCE` that identify a row
+    :param keep: which duplicate counts: the ``first`` or the ``last`` one read
     """
 
     name: str
@@ -46,7 +46,7 @@ class Table(NamedTuple):
 
     @property
     def all_columns(self) -> tuple[Column, ...]:
-        """The columns of the source, then its own."""
+        """The columns of :data:`SOURCE`, then the table's own columns."""
         return SOURCE + self.columns
 
 
@@ -66,7 +66,7 @@ SOURCE: Final = (
     ),
     Column("time", "UTC time", "", "when the row was read from the cluster"),
 )
-"""Where a row is from; the first columns of every table."""
+"""Origin of a row: the first columns of every table."""
 
 _JOB: Final = ("point", "stage", "attempt", "job_id")
 
@@ -240,7 +240,7 @@ POINTS: Final = Table(
     keep="last",
 )
 REBUILT: Final = "rebuilt"
-"""Reason of a row of :data:`GAPS` that ends those of its log before."""
+"""Reason of a row of :data:`GAPS` that closes the earlier gaps of the same log."""
 GAPS: Final = Table(
     "gaps",
     "a part of a log whose rows were not stored; `airflow-megatron results rebuild` adds them",
@@ -269,7 +269,7 @@ SUPERSEDED: Final = Column(
     "",
     "added when reading: a later attempt repeated this iteration or an earlier one",
 )
-"""Of :data:`ITERATIONS` and :data:`VALIDATIONS`; not stored."""
+"""Additional column of :data:`ITERATIONS` and :data:`VALIDATIONS`; computed when reading."""
 
 
 def markdown() -> str:

@@ -1,7 +1,7 @@
-"""A small picture of a sweep's store, kept in memory and brought up to date: what pages show of it.
+"""In-memory summary of a sweep's store for the web pages, updated incrementally.
 
-It holds the newest lines and a curve of each training, not its iterations: 1,000 trainings of 10,000 iterations take
-some 40 MiB. What is read later is put behind what is known.
+It contains the newest lines and a curve of each training, but not all iterations: 1,000 trainings of 10,000 iterations
+need about 40 MiB. Rows that are read later are appended.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from airflow_megatron.results.store.segments import Segment, SegmentStore
 
 RECENT: Final = 20
-"""Lines of a training over which its speed is the median."""
+"""Number of newest lines whose median is the speed of a training."""
 _SMALL: Final = (ATTEMPTS, EVALUATIONS, STATES, POINTS, VALIDATIONS)
-"""Tables that are kept as they are."""
+"""Tables that are kept in full."""
 _SHOWN: Final = (ITERATIONS, CHECKPOINTS, GAPS, MEMORY, *_SMALL)
 _LINES: Final = columns_of_lines(ITERATIONS)
 _JOB: Final = ["point", "stage"]
@@ -60,8 +60,8 @@ _SPAN: Final[dict[str, Any]] = {
     "begin": pl.Int64,
     "kept": pl.Int64,
 }
-"""Of each log: its lines, how many of them a later one has dropped, its lowest and highest iteration, and the first and
-last one that is still part of the training."""
+"""For each log: the number of lines, how many of them a later log repeated, the lowest and highest iteration, and the
+first and last iteration that is still part of the training."""
 _RECENT: Final = {**LINE, "_training": pl.UInt32}
 
 
@@ -69,13 +69,13 @@ _RECENT: Final = {**LINE, "_training": pl.UInt32}
 class Picture:
     """A sweep at one moment.
 
-    :param generation: greater, the newer
-    :param trainings: of each training ``point``, ``stage``, ``iteration``, ``train_iters``, ``loss``,
+    :param generation: number that increases with each update
+    :param trainings: for each training ``point``, ``stage``, ``iteration``, ``train_iters``, ``loss``,
         ``global_batch_size``, ``seq_length``, ``elapsed_ms`` and ``throughput`` (medians of its newest lines), ``seen``
-        (when its newest line was read), ``validation_loss`` and ``memory``, the most that PyTorch has reserved on a
-        GPU, in MiB
-    :param repeated: of each attempt that has logged iterations ``point``, ``stage``, ``attempt``, ``repeated``, the
-        share of its lines that a later attempt has dropped, and ``begin``, its first iteration that still counts
+        (when its newest line was read), ``validation_loss`` and ``memory``, the maximum that PyTorch reserved on
+        a GPU, in MiB
+    :param repeated: for each attempt that has logged iterations ``point``, ``stage``, ``attempt``, ``repeated``, the
+        share of its lines that a later attempt repeated, and ``begin``, its first iteration that still counts
     :param validations: validation losses that are still part of their training: ``point``, ``stage``, ``iteration``,
         ``loss``
     :param attempts: table of the store
@@ -96,18 +96,18 @@ class Picture:
     _entries: pl.DataFrame
 
     def curves(self, points: Sequence[str]) -> pl.DataFrame:
-        """Return the curves of some points, in order: ``point``, ``stage``, and :data:`.curve_entries.ENTRY`."""
+        """Return the sorted curves of some points: ``point``, ``stage``, and :data:`.curve_entries.ENTRY`."""
         chosen = self._numbers.filter(pl.col("point").is_in(list(points)))
         entries = self._entries.filter(pl.col("_training").is_in(chosen["_training"].implode()))
         return entries.join(chosen, on="_training", how="left").sort(*_JOB, "start")
 
 
 class SweepView:
-    """Keeps the picture of one sweep. Threads may share it.
+    """Keep the picture of one sweep up to date; safe for use by several threads.
 
-    :param store: where the rows are
+    :param store: store of the rows
     :param sweep: name of the sweep
-    :param buckets: entries of a curve, at least; twice as many at most
+    :param buckets: minimum number of entries of a curve; the maximum is twice that
     """
 
     def __init__(self, store: SegmentStore, sweep: str, *, buckets: int = 200) -> None:
@@ -118,9 +118,9 @@ class SweepView:
         self._forget()
 
     def picture(self) -> Picture:
-        """Return the sweep as it is now.
+        """Return the current picture of the sweep.
 
-        :raises StoreError: when the store does not answer
+        :raises StoreError: if the store does not respond
         """
         with self._lock:
             changed = self._refresh()
@@ -137,13 +137,13 @@ class SweepView:
         self._spans = pl.DataFrame(schema=_SPAN)
         self._recent = pl.DataFrame(schema=_RECENT)
         self._memory = pl.DataFrame(schema={"point": pl.String, "stage": pl.String, "memory": pl.Float64})
-        # of each training: where its newest line is
+        # for each training: the place of its newest line
         self._last = pl.DataFrame(schema={"_log": pl.UInt32, "offset": pl.Int64})
 
     # ---- reading
 
     def _refresh(self) -> bool:
-        """Read the segments that are new, or all when rows may have come in between; return whether there were any."""
+        """Read new segments, or all segments if rows may have been inserted earlier; return whether there were any."""
         for _ in range(3):
             try:
                 found = self._store.segments(self._sweep, [table.name for table in _SHOWN])
@@ -172,7 +172,7 @@ class SweepView:
         return True
 
     def _read(self, segments: Sequence[Segment]) -> tuple[dict[str, pl.DataFrame], bool]:
-        """Return the rows of segments by table, and whether a merged one holds rows of others that were not read.
+        """Return the rows of segments by table, and whether a merged segment contains rows of segments not read before.
 
         Iterations are in the form :data:`.line_numbers.LINE`.
         """
@@ -199,7 +199,7 @@ class SweepView:
         }, strange
 
     def _add(self, lines: pl.DataFrame, checkpoints: pl.DataFrame) -> None:
-        """Put new lines behind those that are known; a training that went back loses the end of its curve."""
+        """Append new lines; remove the end of the curve of a training that resumed from an earlier iteration."""
         loads = load_limits(checkpoints)
         loads = self._numbers.placed(
             loads.select(self._numbers.of(loads).alias("_log"), "offset", "iteration", "limit")
@@ -231,7 +231,7 @@ class SweepView:
         self._last = pl.concat([older.select("_log", "offset"), place.select("_log", "offset")])
 
     def _later(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows behind the newest line of their training; the others were read by another trigger, too."""
+        """Return the rows after the newest line of their training; another trigger already stored the others."""
         if not self._last.height:
             return rows
         last = self._numbers.placed(self._last).select("_training", pl.col("_place").alias("_before"))
@@ -239,7 +239,7 @@ class SweepView:
         return joined.filter((pl.col("_place") > pl.col("_before")).fill_null(True)).drop("_before")
 
     def _count(self, lines: pl.DataFrame, lowest: pl.DataFrame) -> None:
-        """Bring the spans of the logs up to date."""
+        """Update the spans of the logs."""
         dropped = pl.col(SUPERSEDED.name)
         own = pl.col("iteration")
         new = lines.group_by("_log").agg(
@@ -317,7 +317,7 @@ class SweepView:
         )
 
     def _validations(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """Return the validation losses that no later log has dropped, by iteration."""
+        """Return the validation losses that no later log superseded, by iteration."""
         rows = self._small[VALIDATIONS.name].filter(pl.col("split") == "validation")
         rows = rows.select(*_JOB, "offset", "iteration", "loss", self._numbers.of(rows).alias("_log"))
         later = (
@@ -348,7 +348,7 @@ def _spans(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marked(lines: pl.DataFrame, loads: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return lines with ``superseded``, and the lowest iteration that the lines of each training drop.
+    """Return lines with ``superseded``, and the lowest iteration that the lines of each training supersede.
 
     :param lines: in order
     :param loads: in order

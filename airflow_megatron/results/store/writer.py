@@ -1,8 +1,8 @@
-"""The thread that writes rows into the store, so that no caller waits for the store.
+"""Write rows to the store in a thread, so that no caller waits for the store.
 
-:meth:`ResultWriter.put` takes rows and returns at once, whatever the store does. Rows that the queue has no room
-for are counted and forgotten; a row of :data:`.tables.GAPS` says from which byte of which log on some are missing, and
-``airflow-megatron results rebuild`` reads them from the run directories again.
+:meth:`ResultWriter.put` queues rows and returns immediately, even if the store fails. If the queue is full, rows are
+counted and dropped; a row of :data:`.tables.GAPS` records the log and the byte from which rows are missing, and
+``airflow-megatron results rebuild`` reads them again from the run directories.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from airflow_megatron.results.store.tables import GAPS
 log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 10.0
-"""Rows are in the store after as many seconds."""
+"""Seconds between two writes."""
 FLUSH_ROWS: Final = 100_000
-"""As many rows are written without waiting."""
+"""Number of waiting rows that starts a write before the interval has passed."""
 MOST_ROWS: Final = 1_000_000
-"""Rows that wait in memory at most, some hundred bytes each."""
+"""Maximum number of rows that wait in memory, some hundred bytes each."""
 LONGEST_PAUSE_S: Final = 300.0
-"""Between two tries to write into a store that fails."""
+"""Maximum number of seconds between two attempts to write to a failing store."""
 EXIT_S: Final = 5.0
-"""How long the end of the process waits for the last rows."""
+"""Seconds that the process waits at its end until the last rows are written."""
 ASK_AGAIN_S: Final = 1.0
-"""Between two tries of a store that fails, while somebody waits for it."""
+"""Seconds between two attempts to write to a failing store while a caller waits."""
 
 
 class ResultWriter:
-    """Writes rows into a store, in a thread that begins with the first rows.
+    """Write rows to a store, in a thread that starts with the first rows.
 
-    :param store: where to
-    :param flush_s: seconds after which rows are written
-    :param most_rows: rows that wait at most
+    :param store: the store
+    :param flush_s: seconds between two writes
+    :param most_rows: maximum number of waiting rows
     """
 
     _of_process: ClassVar[dict[tuple[int, str], ResultWriter]] = {}
@@ -55,7 +55,7 @@ class ResultWriter:
 
     def __init__(self, store: SegmentStore, *, flush_s: float = FLUSH_S, most_rows: int = MOST_ROWS) -> None:
         self.dropped_rows = 0
-        """Rows that there was no room for."""
+        """Number of rows dropped because the queue was full."""
         self._store, self._flush_s, self._most_rows = store, flush_s, most_rows
         self._writer, self._number = new_writer(), 0
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class ResultWriter:
 
     @classmethod
     def shared(cls) -> ResultWriter:
-        """Return the process's writer into the configured store."""
+        """Return the writer of this process for the configured store."""
         key = os.getpid(), default_root()
         with cls._making:
             writer = cls._of_process.get(key)
@@ -80,9 +80,9 @@ class ResultWriter:
         return writer
 
     def put(self, batch: Batch) -> bool:
-        """Queue rows, and return at once.
+        """Queue rows and return immediately.
 
-        :returns: False when there is no room for them
+        :returns: False if the queue is full
         """
         count = len(batch.rows)
         if not count:
@@ -104,24 +104,24 @@ class ResultWriter:
             self._wake.set()
         if not taken and first:
             log.warning(
-                "the store of results %s does not keep up: rows are left out from now on; "
+                "the store of results %s does not keep up: further rows are dropped; "
                 "`airflow-megatron results rebuild` adds them",
                 self._store.shown,
             )
         return taken
 
     def gap(self, source: Source, offset: int) -> None:
-        """Record that the rows of a log are missing from a byte on, because it was not read there."""
+        """Record that rows of a log are missing from a byte on, because that part was not read."""
         self.put(Batch(GAPS.name, source, time.time(), [("not read",)], [offset]))
 
     def flush(self) -> None:
-        """Write the waiting rows soon, because a job has ended."""
+        """Write the waiting rows soon; called when a job has ended."""
         self._wake.set()
 
     def drain(self, timeout: float) -> bool:
-        """Wait until all rows are written; for tests and commands, never for triggers.
+        """Wait until all rows are written; for tests and commands, not for triggers.
 
-        :returns: whether they are
+        :returns: True if all rows were written
         """
         end = time.monotonic() + timeout
         while True:
@@ -137,10 +137,10 @@ class ResultWriter:
             with self._lock:
                 if not self._rows and not self._gaps:
                     return True
-            time.sleep(max(0.0, min(ASK_AGAIN_S, end - time.monotonic())))  # a store that fails, or more rows
+            time.sleep(max(0.0, min(ASK_AGAIN_S, end - time.monotonic())))  # store fails, or more rows
 
     def close(self, timeout: float = 0.0) -> None:
-        """Accept no more rows, and wait some seconds until the last ones are written."""
+        """Refuse further rows, and wait some seconds until the last rows are written."""
         if timeout and not self._closed:
             self.drain(timeout)
         with self._lock:
@@ -156,7 +156,7 @@ class ResultWriter:
     def _run(self) -> None:
         pause, failing = self._flush_s, False
         while True:
-            # a store that fails is not asked again for every row that comes
+            # do not try a failing store again for every new row
             (self._hurry if failing else self._wake).wait(pause)
             with self._lock:
                 self._wake.clear()
@@ -182,8 +182,8 @@ class ResultWriter:
             pause = min(2 * pause, LONGEST_PAUSE_S) if failing else self._flush_s
 
     def _write(self, batches: deque[Batch]) -> list[Batch]:
-        """Write what can be written; return the rest."""
-        from airflow_megatron.results.store.frames import frame_of  # polars takes a while to load
+        """Write the batches; return those that could not be written."""
+        from airflow_megatron.results.store.frames import frame_of  # importing polars is slow
 
         groups: dict[tuple[str, str], list[Batch]] = defaultdict(list)
         for batch in batches:
@@ -196,12 +196,12 @@ class ResultWriter:
                 segment = self._store.write(sweep, frame, table, self._writer, self._number)
             except StoreError as error:
                 if not left:
-                    log.warning("%s; the rows wait, and are written later", error)
+                    log.warning("%s; the rows are kept in memory and written later", error)
                 left += group
                 continue
             except Exception:
-                # whatever a log has brought: the rows of others go on being written
-                log.exception("rows of %s cannot be stored; they are left out", table)
+                # an unexpected log line must not keep the rows of other logs from being written
+                log.exception("rows of %s cannot be stored; they are dropped", table)
                 continue
             own = self._own[sweep, table]
             own.append(segment)

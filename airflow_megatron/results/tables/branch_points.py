@@ -1,7 +1,7 @@
-"""Branch points: whether a branch's log continues its trunk, and what sharing the trunk saves.
+"""Branch points: check that the log of each branch continues its trunk, and compute the savings of shared trunks.
 
-A branch goes on when it loaded the checkpoint that was planned, counts iterations and samples on from it, and begins
-at the learning rate of its own schedule, which there is the trunk's.
+A branch continues its trunk if it loaded the planned checkpoint, continues the counts of iterations and samples, and
+starts at the learning rate of its own schedule, which equals the trunk's rate at the checkpoint.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class SharedCompute:
 
     @property
     def text(self) -> str:
-        """Write it for people."""
+        """Return a readable summary."""
         what = "1 branch" if self.branches == 1 else f"{self.branches} branches"
         if self.trunks:
             what += f" and {self.trunks} {'trunk' if self.trunks == 1 else 'trunks'} that went on beyond them"
@@ -204,7 +204,7 @@ class SharedCompute:
 
 
 def shared_compute(table: ResultTable, points: Sequence[BranchPoint]) -> SharedCompute | None:
-    """Add up what branches share.
+    """Compute how much compute the branches share.
 
     A trunk that went on beyond its last branch is a result of its own too; one that ended there is not.
 

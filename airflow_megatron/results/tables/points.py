@@ -39,10 +39,10 @@ RowT = TypeVar("RowT", bound=PointRow)
 class Figure(Generic[RowT]):
     """One figure of a row.
 
-    :param heading: what people see above it
+    :param heading: heading in printed tables
     :param name: its name in files
-    :param read: takes it from a row; None for what is not known
-    :param form: format specification of it for people
+    :param read: returns the value from a row, or None if unknown
+    :param form: format specification for printed tables
     """
 
     heading: str

@@ -1,4 +1,4 @@
-"""How stable each training was: losses that are not numbers, spikes, norms of the gradient, where it diverged."""
+"""Stability of each training: NaN losses, loss spikes, gradient norms, the iteration of divergence."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class HealthRow:
     :param outcome: its state
     :param branch: its branch
     :param learning_rate: the peak
-    :param nan_iterations: iterations whose loss was not a number
-    :param skipped_iterations: iterations without an update
-    :param spikes: stretches of losses far above those before
-    :param largest_spike: how far the highest was above, nats per token
-    :param diverged_at: the first iteration of the losses that are not numbers at the end
-    :param grad_norm: median norm of the gradient
-    :param largest_grad_norm: its largest norm
+    :param nan_iterations: number of iterations with a NaN loss
+    :param skipped_iterations: number of iterations without a parameter update
+    :param spikes: number of loss spikes, as :func:`loss_spikes` defines them
+    :param largest_spike: height of the largest spike above the losses before it, nats per token
+    :param diverged_at: first iteration of the NaN losses at the end
+    :param grad_norm: median gradient norm
+    :param largest_grad_norm: largest gradient norm
     """
 
     point: str

@@ -1,6 +1,6 @@
-"""Parameters that stand for no token: Megatron rounds the vocabulary up, by more with more tensor parallelism.
+"""Count the parameters of padding tokens: Megatron rounds the vocabulary up, by more with more tensor parallelism.
 
-The Hugging Face model that a conversion writes has none of them, and papers and model cards do not count them.
+The converted Hugging Face model has no padding parameters, and papers and model cards do not count them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def padding_parameters(params: Mapping[str, Any]) -> int | None:
-    """Return how many of a training's parameters stand for no token, None where its vocabulary is not known.
+    """Return the number of padding parameters of a training; None if the size of its vocabulary is unknown.
 
     :param params: all resolved parameters of the training.
     """
@@ -34,7 +34,7 @@ def padding_parameters(params: Mapping[str, Any]) -> int | None:
 
 
 def padding_note(rows: Iterable[ResultRow]) -> str:
-    """Return a warning where parameter counts do not compare because the padding of the vocabulary differs."""
+    """Return a warning if parameter counts are not comparable because the padding of the vocabulary differs."""
     paddings = {
         row.parameters - row.parameters_without_padding
         for row in rows

@@ -39,7 +39,7 @@ class JobReading(NamedTuple):
     :param attempts: how many there were
     :param gpu_hours: GPU-hours of those that have ended
     :param lost: of these, GPU-hours of attempts that were repeated from an earlier checkpoint or failed
-    :param state: Slurm's last word on it, empty where there is none
+    :param state: last state reported by Slurm; empty if there is none
     """
 
     attempts: int = 0

@@ -35,9 +35,9 @@ _GOOD: Final = (Outcome.FINISHED.value, Outcome.ROLLED_OVER.value, Outcome.DUPLI
 _JOB: Final = ["point", "stage"]
 _ALONG: Final = ["iteration", "tokens", "flops", "hours", "rate"]
 _COUNTED: Final = _ALONG[1:4]
-"""What a training adds up, from its start."""
+"""Quantities that are accumulated from the start of a training."""
 _PATIENCE: Final = 5
-"""A store that takes long to read is read again after as many times as long."""
+"""Minimum pause after a read of the store, as a multiple of the read's duration."""
 
 
 class _Watched:
@@ -54,7 +54,7 @@ class _Watched:
         self._generation = -1
 
     def refresh(self) -> None:
-        """Bring it up to date.
+        """Update the picture.
 
         :raises StoreError: when the store does not answer
         """
@@ -239,7 +239,7 @@ def _with_cost(entries: pl.DataFrame, gpus: int) -> pl.DataFrame:
 
 
 def _falls(metric: str) -> pl.Expr:
-    """Whether a metric falls in an entry."""
+    """Return whether a metric decreases within an entry."""
     middle = pl.col(f"{metric}_min") + pl.col(f"{metric}_max")
     return (middle <= middle.shift(1)).fill_null(middle >= middle.shift(-1)).fill_null(True)
 
