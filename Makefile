@@ -62,9 +62,9 @@ check:
 fast:
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/integration --ignore=tests/trainer -m "not integration and not trainer and not slow and not peers"
 
-# some wait while others compute; tests/work_groups.py says what is begun first, and what a worker does alone
+# most wait while others compute, so four share two cores; tests/work_groups.py says what is begun first, and what a worker does alone
 integration:
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "integration or trainer or slow"
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "integration or trainer or slow"
 
 peers: install
 	@for peer in mlflow trackio wandb; do \

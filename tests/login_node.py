@@ -29,6 +29,8 @@ class LoginNode:
         self.shells: list[asyncio.subprocess.Process] = []
         self.logins = 0
         self.port = 0
+        self.refusal = ""
+        """What it answers to each command, with exit status 77, before it reads the input."""
 
     async def start(self, **options: Any) -> None:
         node = self
@@ -88,6 +90,10 @@ class LoginNode:
     async def _run(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
         assert process.command
         self.commands.append(process.command)
+        if self.refusal:
+            process.stderr.write(self.refusal.encode())
+            process.exit(77)
+            return
         pipe = asyncio.subprocess.PIPE
         shell = await asyncio.create_subprocess_shell(process.command, stdin=pipe, stdout=pipe, stderr=pipe)
         self.shells.append(shell)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +95,17 @@ class AsyncsshTransport:
         attempt = 1
         while True:
             try:
-                return await connection.run(
-                    self._remote_shell, input=script, check=False, encoding="utf-8", errors="replace"
+                process = await connection.create_process(
+                    self._remote_shell, encoding="utf-8", errors="replace"
                 )
             except asyncssh.ChannelOpenError:
                 if attempt == self._attempts or connection.is_closed():
                     raise
+            else:
+                with suppress(BrokenPipeError):  # the shell has ended: its message and exit status are there
+                    process.stdin.write(script)
+                    process.stdin.write_eof()
+                return await process.wait()
             await asyncio.sleep(random.uniform(0.5, 1.5) * SESSION_PAUSE_S * attempt)
             attempt += 1
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import asyncssh
 import pytest
 from airflow.sdk import Connection
 from login_node import HOST_KEY, OTHER_KEY, PASSWORD, USER_KEY, LoginNode, public
@@ -287,6 +288,20 @@ class TestTrouble:
             await transport.run("true", timeout=10)
         assert (await transport.run("echo again", timeout=10)).stdout == "again\n"
         await transport.close()
+
+    async def test_a_command_that_has_ended_before_it_gets_the_script(
+        self, node: LoginNode, key_file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create = asyncssh.SSHClientConnection.create_session
+
+        async def ended_session(*args: Any, **options: Any) -> Any:
+            channel, session = await create(*args, **options)
+            await channel.wait_closed()
+            return channel, session
+
+        monkeypatch.setattr(asyncssh.SSHClientConnection, "create_session", ended_session)
+        node.refusal = "programs of another version"
+        assert await answer(hook(node, key_file)) == CommandResult(77, "", node.refusal)
 
     async def test_a_command_that_takes_too_long(self, node: LoginNode, key_file: Path) -> None:
         transport = await hook(node, key_file).transport()
