@@ -41,7 +41,7 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
     values = {
         field.name: getattr(args, field.name)
         for field in dataclasses.fields(TransformerConfig)
-        # Releases of megatron-core that know muP would apply it once more.
+        # Releases of megatron-core that implement muP would apply it a second time.
         if hasattr(args, field.name) and field.name not in ("use_mup", *DEFAULTS)
     }
     dtype = torch.bfloat16 if args.bf16 else torch.float32

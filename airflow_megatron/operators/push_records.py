@@ -100,7 +100,7 @@ class PushRecordsOperator(EndsTestRun, BaseOperator):
 
     def _push(self, *, ended: bool) -> list[str]:
         """Push to all trackers; return those that have not received all."""
-        from airflow_megatron.results.trackers.pushing import push_sweep  # polars takes a while to load
+        from airflow_megatron.results.trackers.pushing import push_sweep  # importing polars is slow
 
         pinned = stored_plan(self.pinned)
         plan = pinned.placed_plan()

@@ -157,7 +157,7 @@ def write_results(plan: Plan, run: LoginNodes, reported: ReportedRun, *, digest:
 
 def _queue_waits(sweep: str) -> dict[tuple[str, str, int], float]:
     """Return how long attempts have waited in the queue; nothing, with a warning, where the store does not answer."""
-    from airflow_megatron.results.store.reading import load, queue_waits  # polars takes a while to load
+    from airflow_megatron.results.store.reading import load, queue_waits  # importing polars is slow
     from airflow_megatron.results.store.segments import StoreError
 
     try:
@@ -171,7 +171,7 @@ def _store(plan: Plan, snapshot: SweepSnapshot, run_id: str, read_at: float) -> 
     """Store what no trigger reads: evaluations, GPU samples, points. A report does not wait long for the store."""
     from airflow_megatron.results.store.snapshot_rows import (
         batches_of_snapshot,
-    )  # polars takes a while to load
+    )  # importing polars is slow
     from airflow_megatron.results.store.tables import ATTEMPTS
     from airflow_megatron.results.store.writer import ResultWriter
 

@@ -1,6 +1,6 @@
 """Results of a sweep: its run directories as tables, plots, fits and a report, and the store that keeps them.
 
-Its rooms, lowest first: ``readings``, ``store``, ``trackers``, ``tables``, ``fits``, ``plots``, ``report``.
+Its packages, lowest first: ``readings``, ``store``, ``trackers``, ``tables``, ``fits``, ``plots``, ``report``.
 Imports ``megatron``, ``slurm`` and ``spec``; no Airflow. For notebooks: ``airflow_megatron.results.load("sweep")``.
 """
 
@@ -19,6 +19,6 @@ def load(sweep: str, run: str | None = None, *, root: str | None = None) -> Resu
     :param run: id of one of its runs in Airflow; None for all
     :param root: where the store is, a folder or any URL of fsspec; None for the configured one
     """
-    from airflow_megatron.results.store.reading import load as read  # polars takes a while to load
+    from airflow_megatron.results.store.reading import load as read  # importing polars is slow
 
     return read(sweep, run, root=root)

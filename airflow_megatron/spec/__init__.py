@@ -1,6 +1,6 @@
 """Sweep specs, from text to jobs. Imports no Airflow and nothing of the other layers.
 
-Its rooms, lowest first: ``documents``, ``trust``, ``trackers``, ``layout``, ``expressions``, ``model``, ``foreign``,
+Its packages, lowest first: ``documents``, ``trust``, ``trackers``, ``layout``, ``expressions``, ``model``, ``foreign``,
 ``native``, ``dialects``.
 Other layers load a spec by ``spec_files`` and read the classes of ``model``.
 """

@@ -57,7 +57,9 @@ class TestLint:
         answer = call("lint", "bad.yaml", "chain.yaml", "worse.yaml", "none.yaml")
         assert answer.status == 1
         lines = answer.stdout.splitlines()
-        assert lines[0].startswith("bad.yaml:30:5: stages.convert.kind is 'convrt' (expected one of ")
+        assert lines[0].startswith(
+            "bad.yaml:30:5: stages.convert.kind is 'convrt' (did you mean 'convert'? expected one of "
+        )
         assert lines[1].startswith("chain.yaml: 2 points, 19 jobs, digest ")
         assert lines[2].startswith("worse.yaml:1:")
         assert lines[3].endswith("none.yaml: no such file (specs: bad, chain, worse)")

@@ -156,6 +156,14 @@ class TestCheck:
                 "s.yaml:5:3: core_v0.16.1 has no argument 'num_layer' (did you mean num_layers",
             ),
             (
+                CHAIN.replace("save_interval: 10", "save-interval: 10"),
+                "s.yaml:18:34: the argument 'save-interval' is written with dashes (write save_interval)",
+            ),
+            (
+                spec_text("--lr: [1]", point="p"),
+                "s.yaml:4:3: the argument '--lr' is written with dashes (write lr)",
+            ),
+            (
                 spec_text(point="p", more="megatron:\n  context_parallel_size: 2"),
                 "the trainer megatron_core does not take core_v0.16.1's argument 'context_parallel_size' (drop it",
             ),

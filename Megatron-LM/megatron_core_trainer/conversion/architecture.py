@@ -10,7 +10,7 @@ An architecture is a YAML file; ``architectures/`` holds those that come along. 
 ``reasons``
     Megatron setting → why no other value can be expressed, where that does not go without saying.
 ``config``
-    The content of ``config.json``; an entry that comes to ``null`` is left out.
+    The content of ``config.json``; an entry with the value ``null`` is left out.
 ``weights``
     Name of a Hugging Face weight → ``OPERATION … NAME`` of the Megatron weight; the operation next to the name comes
     first. ``{layer}`` and ``{expert}`` stand for each number, a ``*`` at the end for ``weight`` and ``bias``. Entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.arguments.tables import argument_table
+from airflow_megatron.megatron.arguments.tables import argument_table, canonical
 from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.spec.documents.errors import did_you_mean, suggestion
 from airflow_megatron.spec.documents.list_texts import key_in_place_of_value
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def unknown_arguments(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
-    """Report keys of ``megatron:`` sections that the trainer does not know."""
+    """Report keys of ``megatron:`` sections that the trainer does not know, or that have dashes.
+
+    Checks and expressions find an argument by its name with underscores.
+    """
     spec = sweep.spec
     sections: list[tuple[KeyPath, Iterable[str]]] = [(("megatron",), spec.megatron)]
     sections += [(("stages", name, "megatron"), stage.megatron) for name, stage in spec.stages.items()]
@@ -30,12 +33,14 @@ def unknown_arguments(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]
         sweep.document.problem((*path, name), *_unknown_argument(name, table, spec))
         for path, names in sections
         for name in names
-        if table.get(name) is None
+        if table.get(name) is None or name != canonical(name)
     ]
 
 
 def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -> tuple[str, str]:
-    """Return the problems of an argument that the trainer does not know, and the hint."""
+    """Return what is wrong with an argument's name, and the hint."""
+    if table.get(name) is not None:
+        return _with_dashes(name)
     if argument_table(spec.release).get(name) is not None:
         message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
         return message, "drop it, or use another trainer"
@@ -43,6 +48,10 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
         key_in_place_of_value(name) or suggestion(table.nearest(name)) or "own variables stand under params:"
     )
     return f"{_parser(spec, table)} has no argument {name!r}", hint
+
+
+def _with_dashes(name: str) -> tuple[str, str]:
+    return f"the argument {name!r} is written with dashes", f"write {canonical(name)}"
 
 
 def _parser(spec: SweepSpecSection, table: ArgumentTable) -> str:
@@ -60,8 +69,10 @@ def unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
         if stage and stage not in spec.stages:
             hint = did_you_mean(stage, spec.stages) or f"stages: {', '.join(spec.stages)}"
             message = f"{key!r} names a stage {stage!r}, which does not exist"
-        elif name in used or table.get(name) or name in spec.params:
+        elif name in used or name in spec.params or (table.get(name) and name == canonical(name)):
             continue
+        elif table.get(name):
+            message, hint = _with_dashes(name)
         else:
             message = (
                 f"nothing reads the swept value {key!r}: "

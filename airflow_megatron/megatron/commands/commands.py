@@ -263,9 +263,14 @@ def training_command(
     :param table: what the trainer takes
     :raises CommandError: if a parameter is unknown, of the wrong type or missing
     """
-    if not arguments.get("train_iters") and not arguments.get("train_samples"):
+    lengths = [name for name in ("train_iters", "train_samples") if arguments.get(name) is not None]
+    if not lengths:
         raise CommandError(
             "train_iters", f"stage {job.stage} has no train_iters; add megatron: {{train_iters: …}}"
+        )
+    if not any(arguments[name] for name in lengths):
+        raise CommandError(
+            lengths[0], f"stage {job.stage} has {lengths[0]} {arguments[lengths[0]]!r}; write at least 1"
         )
     try:
         return trainer_called(job.trainer).command(job, cluster, arguments, table)

@@ -32,7 +32,7 @@ _LEAST_REST: Final = 0.05
 """Least part of a residual that a trunk's own influence on the law leaves, as with single runs."""
 _FEWEST_TRUNKS: Final = 3
 _LOWEST_SPREAD: Final = 3.0
-"""A variable whose largest value is less than so many times its smallest says nothing of an exponent."""
+"""Smallest ratio of the largest to the smallest value of a variable from which an exponent is fitted."""
 _COLLINEAR: Final = 0.99
 
 

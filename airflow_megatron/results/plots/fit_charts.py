@@ -84,8 +84,8 @@ def _laws(family: FamilyFits, suffix: str, of: str) -> list[Chart]:
     if not panels:
         return []
     note = (
-        "Points: optima with 95 % intervals. Lines: our law, and published laws at the same N and D; they count"
-        " parameters in their own ways."
+        "Points: optima with 95 % intervals. Lines: our law, and published laws at the same N and D, which count"
+        " parameters in different ways."
     )
     return [Chart(f"optimum_laws{suffix}", f"How the optimum depends on N, D and C{of}", note, tuple(panels))]
 

@@ -308,11 +308,11 @@ def parse_snapshot(text: str) -> SweepSnapshot:
     try:
         lines = unframed(CommandResult(0, text, ""))
     except TransportError:
-        raise SnapshotError("the cluster's answer is cut off; ask again") from None
+        raise SnapshotError("the cluster's answer is cut off; run the command again") from None
     try:
         content = gzip.decompress(base64.b64decode("".join(map(str.strip, lines)), validate=True))
     except (binascii.Error, EOFError, OSError, zlib.error) as error:
-        raise SnapshotError(f"the cluster's answer is damaged ({error}); ask again") from error
+        raise SnapshotError(f"the cluster's answer is damaged ({error}); run the command again") from error
     return _read_sections(content)
 
 
@@ -363,7 +363,7 @@ def _read_sections(content: bytes) -> SweepSnapshot:
                 _take_line(run, kind, rest)
         header, body = (kind, rest), []
     if not complete:
-        raise SnapshotError("the cluster's answer ends before its last section; ask again")
+        raise SnapshotError("the cluster's answer ends before its last section; run the command again")
     return SweepSnapshot(runs)
 
 

@@ -256,7 +256,7 @@ def _plots(
 
 
 def _fits(table: ResultTable) -> SweepFits | None:
-    """Fit what there is to fit: several sizes, token budgets, learning rates or batches; None where all is refused."""
+    """Fit over several sizes, token budgets, learning rates or batches; return None if every fit is refused."""
     if len(table.rows) < _FEWEST_RUNS or missing_for_fits():
         return None
     runs = sweep_runs(table)

@@ -76,7 +76,7 @@ _TEXTS: Final = frozenset(
 
 def parquet(csv: str) -> bytes:
     """Return a table in CSV as Parquet; a column of numbers, or of true and false, becomes one of that type."""
-    import polars as pl  # takes a while to load
+    import polars as pl  # importing it is slow
 
     first = csv[: csv.index("\n")].split(",")[0]
     texts = dict.fromkeys((first, *sorted(_TEXTS)), pl.String)
@@ -92,7 +92,7 @@ def curves_parquet(table: ResultTable) -> bytes | None:
     Columns: ``point``, ``branch``, ``iteration``, ``tokens``, ``loss`` (nats per token), ``learning_rate``,
     ``grad_norm``, ``throughput`` (TFLOP/s per GPU), ``elapsed_ms``.
     """
-    import polars as pl  # takes a while to load
+    import polars as pl  # importing it is slow
 
     names = ("loss", "learning_rate", "grad_norm", "throughput", "elapsed_ms")
     columns: dict[str, list[Any]] = {name: [] for name in ("point", "branch", "iteration", "tokens", *names)}

@@ -226,7 +226,7 @@ class SegmentStore:
                 except FileNotFoundError:
                     continue
                 except Exception as error:
-                    raise StoreError(f"{self.shown} cannot be tidied: {error!r}") from error
+                    raise StoreError(f"files in {self.shown} cannot be deleted: {error!r}") from error
 
     def remove_sweep(self, sweep: str) -> None:
         """Remove all files of a sweep and their folder.
@@ -239,7 +239,7 @@ class SegmentStore:
         except FileNotFoundError:
             return
         except Exception as error:
-            raise StoreError(f"{self.shown} cannot be tidied: {error!r}") from error
+            raise StoreError(f"files in {self.shown} cannot be deleted: {error!r}") from error
 
     def _opened(self) -> tuple[Any, str]:
         import fsspec

@@ -1,4 +1,4 @@
-"""A cluster that behaves like Slurm towards whoever submits and asks, with nodes that fail."""
+"""A simulated cluster: it accepts and reports jobs as Slurm does, and its nodes fail."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Node:
 class SimulatedAttempt:
     """A Slurm job.
 
-    :param over: happens when Slurm takes the job for ended.
-    :param stopped: happens when it is over, or hangs: whoever watches has something to see.
-    :param hosts: names of its first and its last node.
-    :param indexes: of its nodes.
-    :param log: the end of its log.
-    :param recorded: its script lived to write ``exit.json``.
+    :param over: event that happens when the job ends in Slurm
+    :param stopped: event that happens when the job ends or hangs, for watchers
+    :param hosts: names of its first and its last node
+    :param indexes: indexes of its nodes
+    :param log: the end of its log
+    :param recorded: whether its script wrote ``exit.json``
     """
 
     job_id: str

@@ -5,6 +5,7 @@ Validation errors are turned into :class:`~airflow_megatron.spec.documents.error
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
@@ -21,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean, near_names, suggestion
 from airflow_megatron.spec.documents.quantities import parse_duration
 from airflow_megatron.spec.model.launch import CONTAINER_RUNTIMES, LAUNCHERS
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
@@ -918,7 +919,12 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
                 message, _, hint = expected[0].partition("; ")
                 yield document.problem(path, f"{name}: {message}", hint)
                 continue
-            hint = f"{hint}; {SECRET_HINT}" if "secrets" in path else hint
+            if "secrets" in path:
+                hint = f"{hint}; {SECRET_HINT}"
+            elif detail["type"] == "literal_error":
+                names = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
+                near = near_names(str(detail["input"]), names)
+                hint = f"{suggestion(map(repr, near))} {hint}" if len(near) == 1 else hint
             yield document.problem(path, f"{name} is {shown}", hint)
 
 
@@ -984,7 +990,7 @@ def _fields_at(section: type[Strict], loc: tuple[str | int, ...]) -> list[str]:
                 nested = _nested_section(field.annotation)
                 if nested:
                     current = nested
-    return list(current.model_fields)
+    return [field.alias or name for name, field in current.model_fields.items()]
 
 
 def _nested_section(annotation: Any) -> type[Strict] | None:

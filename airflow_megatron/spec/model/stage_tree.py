@@ -251,11 +251,31 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
             what = "a Hugging Face model" if kind.works_on == "models" else "checkpoints"
             hint = f"add parent: …, or start: {{from: DIRECTORY}} for {what} that you have"
             problems.append(document.problem(("stages", stage), f"{section.kind} needs a parent", hint))
+        elif kind.works_on == "models" and not section.start and not _may_have_models(section, spec):
+            message = f"{section.kind} needs a Hugging Face model, and no stage before it makes one"
+            hint = f"add a stage of kind {' or '.join(kinds_with('makes_models'))} and name it as the parent"
+            problems.append(document.problem(("stages", stage, "parent"), message, hint))
         if kind.needs_command and not section.command:
             message = f"kind: {section.kind} needs a command"
             problems.append(document.problem(("stages", stage), message, "write command: [python, …]"))
     if problems:
         raise SpecError(problems)
+
+
+def _may_have_models(section: StageSection, spec: SweepSpecSection) -> bool:
+    """Return whether a stage between the training and this one converts checkpoints or runs a command of its own."""
+    waiting, seen = [*_parents_of(section)], set[str]()
+    while waiting:
+        parent = waiting.pop()
+        if parent is None or parent in seen or parent not in spec.stages:
+            continue
+        seen.add(parent)
+        kind = STAGE_KINDS[spec.stages[parent].kind]
+        if kind.makes_models or kind.needs_command:
+            return True
+        if not kind.trains:  # what precedes a training does not make models of it
+            waiting += _parents_of(spec.stages[parent])
+    return False
 
 
 def _start_problems(stage: str, section: StageSection, document: YamlDocument) -> list[Problem]:

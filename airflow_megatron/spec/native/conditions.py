@@ -56,7 +56,11 @@ def resolved_condition(section: ConditionSection, scope: ConditionScope) -> Cond
         ]
     if section.file is not None:
         path = str(evaluate_tree(section.file, scope.names))
+        if not path.strip():
+            raise ExpressionError("file: is empty; write a path")
         parts.append(Condition("file", path=path if path.startswith("/") else f"{scope.run_dir}/{path}"))
+    if section.prints is not None and section.command is None:
+        raise ExpressionError("prints: is the output of a command; add command:")
     if section.command is not None:
         text = command_text(section.command, scope.names)
         prints = evaluate_tree(section.prints, scope.names)
@@ -169,9 +173,11 @@ def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> 
 def command_text(command: str | Sequence[object], names: Mapping[str, Any]) -> str:
     """Return a command as shell text: text unchanged, a list of words quoted.
 
-    :raises ExpressionError: if an expression fails, or a word cannot be passed to a shell
+    :raises ExpressionError: if an expression fails, the command is empty, or a word cannot be passed to a shell
     """
     value = evaluate_tree(command, names)
+    if not value or (isinstance(value, str) and not value.strip()):
+        raise ExpressionError("command: is empty")
     if not isinstance(value, list):
         return str(value)
     try:
@@ -183,9 +189,11 @@ def command_text(command: str | Sequence[object], names: Mapping[str, Any]) -> s
 def checked_pattern(value: object, name: str) -> str:
     """Return a regular expression as text.
 
-    :raises ExpressionError: if it is none, or takes more than linear time
+    :raises ExpressionError: if it is empty or none, or takes more than linear time
     """
     text = str(value)
+    if not text:
+        raise ExpressionError(f"{name}: the pattern is empty, and every line matches it")
     try:
         line_pattern(text)
     except PatternError as error:

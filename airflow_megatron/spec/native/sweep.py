@@ -116,7 +116,7 @@ class NativeSweep(Sweep):
 
     def _points(self) -> Iterator[Point]:
         base = {**self.spec.params, **self.spec.megatron}
-        seen: dict[str, int] = {}
+        seen: dict[str, tuple[int, Mapping[str, Any]]] = {}
         problems: list[Problem] = []
         for number, combination in enumerate(expand_sweep(self.spec.sweep, self.document)):
             names = base | readable(combination.values)
@@ -129,14 +129,17 @@ class NativeSweep(Sweep):
             if not _POINT_NAME.match(name):
                 problems.append(self._bad_name(name, combination.values))
             elif name in seen:
+                first, values = seen[name]
+                equal = values == combination.values
                 problems.append(
                     self.document.problem(
-                        ("point",),
-                        f"points {seen[name] + 1} and {number + 1} are both named {name!r}",
-                        "use every swept value in point:",
+                        ("sweep",) if equal else ("point",),
+                        f"points {first + 1} and {number + 1} are both named {name!r}"
+                        + (", and all their values are equal" if equal else ""),
+                        "remove one of the equal values" if equal else "use every swept value in point:",
                     )
                 )
-            seen.setdefault(name, number)
+            seen.setdefault(name, (number, combination.values))
             if len(problems) >= 5:
                 break
             yield Point(

@@ -54,7 +54,7 @@ def is_allowed(
 
 def stored_sweep(sweep: str) -> Recorded:
     """Return what is stored of a sweep; nothing, with a warning in the log, where the store does not answer."""
-    from airflow_megatron.ui.live.stored import StoredSweep  # polars takes a while to load
+    from airflow_megatron.ui.live.stored import StoredSweep  # importing polars is slow
 
     try:
         return StoredSweep(sweep)
@@ -65,7 +65,7 @@ def stored_sweep(sweep: str) -> Recorded:
 
 def stored_gpu_hours(sweep: str) -> float | None:
     """Return the GPU-hours of a sweep's attempts; None, with a warning in the log, where the store does not answer."""
-    from airflow_megatron.ui.live.stored import ended_gpu_hours  # polars takes a while to load
+    from airflow_megatron.ui.live.stored import ended_gpu_hours  # importing polars is slow
 
     try:
         return ended_gpu_hours(sweep)

@@ -113,6 +113,10 @@ PASSED_OVER = {
         {"megatron": "ckpt_step: 500"},
         ("backend.megatron.ckpt_step: 500", "load names nothing"),
     ),
+    "a tracked step that is no checkpoint": (
+        {"megatron": "load: /old\n    ckpt_step: 0"},
+        ("backend.megatron.ckpt_step: 0", "the newest checkpoint of /old is loaded"),
+    ),
     "conversion while training": (
         {"megatron": "ckpt_convert_format: torch"},
         ("backend.megatron.ckpt_convert_format", "add a stage that converts"),
@@ -255,6 +259,33 @@ def test_a_request_for_gpus_stays_as_it_is_written(cluster: ClusterProfile) -> N
     given = directives(plain, sbatch="gres: gpu:h100:4")
     assert given["gres"] == "gpu:h100:4"
     assert "gpus-per-node" not in given
+
+
+def without_gpus_per_node(sbatch: str) -> str:
+    return text_of(sbatch=sbatch).replace("    gpus_per_node: 4\n", "")
+
+
+@pytest.mark.parametrize("gpus", ["4", "a100:4"])
+def test_gpus_of_the_whole_job_give_the_processes_of_a_node(gpus: str, cluster: ClusterProfile) -> None:
+    sweep = load_sweep_text(without_gpus_per_node(f"gpus: {gpus}"), "study.yaml")
+    job = sweep.jobs(sweep.points[0], cluster)[0]
+    assert (job.slurm.gpus_per_node, job.slurm.node_count) == (2, 2)
+    assert f"--gpus={gpus}" in job.slurm.options
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (text_of(sbatch="gres: gpu:a100:2"), "(gpus_per_node: 4, gres: gpu:a100:2) (keep one of them)"),
+        (without_gpus_per_node("gpus: 3"), "slurm.sbatch.gpus: 3 GPUs for 2 nodes (write gpus_per_node)"),
+    ],
+)
+def test_gpus_that_contradict_each_other_are_refused(
+    text: str, message: str, cluster: ClusterProfile
+) -> None:
+    with pytest.raises(SpecError) as error:
+        check_sweep(load_sweep_text(text, "study.yaml"), cluster)
+    assert message in str(error.value)
 
 
 def test_cores_of_a_nodes_task_are_those_that_were_asked_for(cluster: ClusterProfile) -> None:

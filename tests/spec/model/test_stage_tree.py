@@ -112,6 +112,10 @@ def test_equal_documents_give_equal_trees() -> None:
             "s.yaml:4:20: start needs a parent (add parent: …, or",
         ),
         ("  a: {kind: evaluate}\n", "s.yaml:4:3: evaluate needs a parent (add parent: …, or start:"),
+        (
+            "  d: {kind: command, command: [x]}\n  a: {kind: train, parent: d}\n  b: {kind: evaluate, parent: a}\n",
+            "s.yaml:6:23: evaluate needs a Hugging Face model, and no stage before it makes one (add a stage of kind",
+        ),
         ("  a: {kind: command}\n", "s.yaml:4:3: kind: command needs a command (write command: [python, …])"),
         (
             "  a: {kind: train, for_each: {x: []}}\n",

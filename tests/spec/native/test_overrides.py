@@ -98,7 +98,7 @@ def test_the_text_keeps_scalars_as_written() -> None:
         ("name.first=1", "name is 'small', which holds no keys (set it as a whole)"),
         (
             "stages.pretrain.kind=trian",
-            "--set stages.pretrain.kind=trian: stages.pretrain.kind is 'trian' (expected",
+            "--set stages.pretrain.kind=trian: stages.pretrain.kind is 'trian' (did you mean 'train'? expected",
         ),
         ("megatron.lr=[", "--set megatron.lr=[: not valid YAML"),
         ("stages.other.scope=sweep", "--set stages.other.scope=sweep: 'kind' is missing (add kind: …)"),

@@ -290,6 +290,10 @@ def test_values_may_be_expressions_on_each_other() -> None:
         ("filter: '{{ rl > 5 }}'\nlr: [1]", "sweep.yaml:4:3: '{{ rl > 5 }}' uses 'rl', which is not defined"),
         (
             "lr: [1, 1]",
+            "points 1 and 2 are both named 'p1', and all their values are equal (remove one of the equal values)",
+        ),
+        (
+            "lr: [1]\nbs: [1, 2]",
             "sweep.yaml:2:1: points 1 and 2 are both named 'p1' (use every swept value in point:)",
         ),
         (

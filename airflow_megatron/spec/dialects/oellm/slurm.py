@@ -43,6 +43,7 @@ MANAGED: Final = {
 """Options of sbatch that this package sets itself → why, a key of :data:`.oellm_keys.REASONS`."""
 _TEXT: Final = ("mem", "partition", "account", "qos", "constraint", "reservation", "exclude")
 _GRES: Final = re.compile(r"gpu(?::\w*[A-Za-z]\w*)?:([0-9]+)")
+_GPUS: Final = re.compile(r"(?:\w*[A-Za-z]\w*:)?([0-9]+)")
 _SIGNAL: Final = re.compile(r"(?:B:)?(?:SIG)?TERM@([0-9]+)\Z")
 _OF_PLUGINS: Final = ("container_", "no_container_")  # of pyxis
 # the long options of sbatch(1), Slurm 20.11 to 24.11
@@ -82,9 +83,7 @@ def slurm_section(
     for key in RESOURCES:
         if sbatch.get(key) is not None:
             data[key] = _whole(sbatch[key], f"slurm.sbatch.{key}")
-    gres = _GRES.search(str(sbatch.get("gres") or ""))
-    if "gpus_per_node" not in data and gres:
-        data["gpus_per_node"] = int(gres[1])
+    _count_gpus(data, sbatch)
     if kind == "train":
         _share_cores(data, sbatch, warnings)
     if sbatch.get("time") not in (None, ""):
@@ -105,6 +104,33 @@ def slurm_section(
     if options:
         data["options"] = options
     return JobResources.model_validate({**given, **data})
+
+
+def _count_gpus(data: dict[str, Any], sbatch: Mapping[str, Any]) -> None:
+    """Set the GPUs of a node from ``gres`` or ``gpus``, where ``gpus_per_node`` is not given.
+
+    :raises JobError: if these options contradict each other, or the nodes cannot have equally many GPUs
+    """
+    nodes = data.get("nodes") or 1
+    counts = {"gpus_per_node": data["gpus_per_node"]} if "gpus_per_node" in data else {}
+    gres = _GRES.search(str(sbatch.get("gres") or ""))
+    if gres:
+        counts["gres"] = int(gres[1])
+    gpus = _GPUS.fullmatch(str(sbatch.get("gpus") or ""))
+    if gpus:
+        counts["gpus"], left = divmod(int(gpus[1]), nodes)
+        if left:
+            key = "slurm.sbatch.gpus"
+            raise JobError(f"{key}: {gpus[1]} GPUs for {nodes} nodes", key, "write gpus_per_node")
+    if len(set(counts.values())) > 1:
+        each = ", ".join(f"{key}: {sbatch[key]}" for key in counts)
+        raise JobError(
+            f"slurm.sbatch asks for different numbers of GPUs ({each})",
+            f"slurm.sbatch.{next(iter(counts))}",
+            "keep one of them",
+        )
+    if counts:
+        data["gpus_per_node"] = next(iter(counts.values()))
 
 
 def _check_names(sbatch: Mapping[str, Any]) -> None:

@@ -42,6 +42,7 @@ def external_source(
     path = configuration.get(key)
     path = path[0] if isinstance(path, list) and len(path) == 1 else path
     step = configuration.get("backend.megatron.ckpt_step" if kind == "train" else "backend.iteration")
+    given_step = step
     step = step if isinstance(step, int) and not isinstance(step, bool) and step > 0 else None
     if kind != "train" and parent is not None and parent.branch is not None:
         return None
@@ -54,6 +55,10 @@ def external_source(
             return None
         if _below(str(path), [run_dir, *(job.run_dir for job in made)]):
             return None
+        if step is None and given_step is not None:
+            warnings.append(
+                f"backend.megatron.ckpt_step: {given_step}: ignored; the newest checkpoint of {path} is loaded"
+            )
     elif path in (None, "", []):
         raise JobError(
             "the stage works on a checkpoint that no stage of the sweep makes",
