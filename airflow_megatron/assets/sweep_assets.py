@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Asset, AssetAlias
 
+from airflow_megatron.spec.model.dag_names import point_dag_id
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -19,7 +21,8 @@ GROUP: Final = "megatron"
 def stage_alias(sweep: str, stage: str) -> AssetAlias:
     """Return what is updated whenever a stage of a sweep has finished at a point.
 
-    The point's own asset, ``megatron://<sweep>/<stage>/<point>``, is attached at run time. The event's ``extra`` holds
+    The point's own asset, ``megatron://<sweep>/<stage>/<point>``, is attached at run time (for a stage that runs once for
+    the sweep ``megatron://<sweep>/<stage>``; if the sweep names several clusters, also one for each point). The event's ``extra`` holds
     ``sweep``, ``stage``, ``point``, ``kind``, ``run_dir``, ``outputs``, ``job_id``, ``attempt`` and, of a training, the
     ``iteration`` of its last checkpoint.
 
@@ -45,7 +48,12 @@ def announce_stage(context: Context, result: Any = None) -> None:
     task: Any = context["task"]
     job: Mapping[str, Any] = task.job
     alias = stage_alias(job["sweep"], job["stage"])
-    name = f"{alias.name}/{job['point']}" if job["point"] else alias.name
+    point = job["point"]
+    if not point and task.dag_id == point_dag_id(job["sweep"]):
+        # of several clusters, every point watches the shared stage of its cluster. Airflow fails a task whose new asset
+        # another task creates at the same moment, so each has an asset of its own
+        point = context["run_id"]
+    name = f"{alias.name}/{point}" if point else alias.name
     facts = {key: job[key] for key in ("sweep", "stage", "point", "kind", "run_dir")}
     facts |= {key: result.get(key) for key in ("job_id", "attempt", "iteration")}
     facts["outputs"] = list(job.get("outputs", ()))

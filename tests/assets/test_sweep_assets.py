@@ -54,9 +54,22 @@ def test_a_finished_stage_names_its_point() -> None:
 
 
 def test_a_stage_of_the_whole_sweep_has_no_point() -> None:
-    given = context(job={**JOB, "point": "", "stage": "prepare"})
+    given = context(job={**JOB, "point": "", "stage": "prepare"}, dag_id="tiny")
     announce_stage(given, {"outcome": "finished", "attempt": 1})
     assert [uri for _, uri, _ in announced(given)] == ["megatron://tiny/prepare"]
+
+
+def test_points_that_watch_the_same_job_announce_assets_of_their_own() -> None:
+    """Airflow 3.3.2 marks a task failed if another one creates the same asset while it reports its success."""
+    uris = []
+    for point in ("a", "b"):
+        given = {
+            **context(job={**JOB, "point": "", "stage": "prepare"}, dag_id="tiny.point"),
+            "run_id": point,
+        }
+        announce_stage(given, {"outcome": "finished", "attempt": 1})
+        uris += [uri for _, uri, _ in announced(given)]
+    assert uris == ["megatron://tiny/prepare/a", "megatron://tiny/prepare/b"]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,10 @@ CHROMIUM = shutil.which("chromium")
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 
 
+class ContextLostError(AssertionError):
+    """The frame has gone to another page since its scripts were asked for."""
+
+
 class Page:
     """One page of the browser.
 
@@ -50,6 +54,8 @@ class Page:
         while True:
             message = json.loads(self._socket.recv(timeout=60))
             if message.get("id") == self._number:
+                if "Cannot find context" in message.get("error", {}).get("message", ""):
+                    raise ContextLostError(message["error"]["message"])
                 assert "error" not in message, message["error"]
                 return dict(message["result"])
             self._note(message)
@@ -89,7 +95,8 @@ class Page:
             return {}
         top = self.call("Page.getFrameTree")["frameTree"]["frame"]["id"]
         inner = [context for context, frame in self._frames.items() if frame != top]
-        assert inner, "the page has no frame"
+        if not inner:
+            raise ContextLostError("the page has no frame")
         return {"contextId": inner[-1]}
 
     def ask(self, expression: str) -> Any:
@@ -108,8 +115,13 @@ class Page:
         """Wait until an expression is true."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            if self.ask(f"(() => {{ try {{ return Boolean({expression}); }} catch {{ return null; }} }})()"):
-                return
+            try:
+                if self.ask(
+                    f"(() => {{ try {{ return Boolean({expression}); }} catch {{ return null; }} }})()"
+                ):
+                    return
+            except ContextLostError:  # the frame goes to another page
+                pass
             time.sleep(0.1)
         raise AssertionError(
             f"not within {timeout} s: {expression}; the page shows {self.ask('document.body.innerText')[:2000]}"
