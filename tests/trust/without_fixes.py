@@ -57,6 +57,7 @@ RUNS: Final = "trust/test_run_configurations.py"
 SECRETS: Final = "trust/test_secrets.py"
 NAMES: Final = "slurm/remote/test_hostile_names.py"
 BOMBS: Final = "trust/test_bombs.py"
+LARGE_RECORDS: Final = "slurm/remote/test_large_records.py"
 CHECKPOINTS: Final = "megatron/checkpoints/test_hostile_checkpoints.py"
 RECORDS: Final = "results/test_hostile_records.py"
 HOST_KEYS: Final = "hooks/test_slurm_hook.py"
@@ -481,6 +482,30 @@ FIXES: Final = (
         "if size > MAX_ARGUMENTS:",
         "if False:",
         (f"{FOLDERS}::test_what_every_task_reads_of_a_sweep_is_small",),
+    ),
+    Fix(
+        "H8",
+        "large copies of a record",
+        "slurm/remote/shell/exit_record.sh",
+        "-type f -size +0 -size -17",
+        "-size +0",
+        (f"{LARGE_RECORDS}::test_the_copy_of_a_damaged_record",),
+    ),
+    Fix(
+        "H8",
+        "large verdicts of a sweep",
+        "slurm/remote/shell/finished_stages.sh",
+        "-type f -size -129",
+        "-size +0",
+        (f"{LARGE_RECORDS}::test_verdicts_of_a_sweep",),
+    ),
+    Fix(
+        "H8",
+        "large records of a stage",
+        "slurm/remote/shell/stage_state.sh",
+        "-size +2048",
+        "-size +99999999",
+        (f"{LARGE_RECORDS}::test_records_of_a_stage",),
     ),
 )
 
