@@ -31,6 +31,8 @@ REFUSED_FOR_S: Final = 300.0
 """Seconds for which an error is cached; it may depend on more than the read files."""
 UNUSED_FOR_S: Final = 30 * 86400.0
 """Seconds after which the entries of a folder with unchanged specs are removed."""
+LARGEST_HASHED: Final = 1 << 20
+"""Bytes of a file whose content is read for its digest; every parse takes the digests of all files."""
 _NOT_REGULAR: Final = "not a regular file"
 _MISSING: Final = "missing"
 
@@ -185,11 +187,17 @@ def _drop_unused(folder: Path) -> None:
 
 
 def digest_of(path: str) -> str:
-    """Return a digest of a file's content, or a word for what is not a regular file."""
+    """Return a digest of a file's content, or a word for what is not a regular file.
+
+    A file of more than :data:`LARGEST_HASHED` bytes is told apart by its inode, size and dates: it may have any size.
+    """
     try:
         found = os.stat(path)  # noqa: PTH116
         if not stat.S_ISREG(found.st_mode):
             return _NOT_REGULAR
+        if found.st_size > LARGEST_HASHED:
+            # only the kernel sets the time of the last change
+            return f"{found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import DAG, get_parsing_context
 
@@ -16,9 +17,14 @@ from airflow_megatron.spec.documents.project import sweep_specs_dir
 from airflow_megatron.spec.model.dag_names import sweep_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.model.outline import SweepOutline
+
+MOST_SHOWN: Final = 200_000
+"""Characters of all errors together; Airflow keeps them in its database."""
 
 
 class SweepSpecErrors(AirflowMegatronError):
@@ -77,6 +83,29 @@ def raise_for_spec_errors(directory: Path | None = None) -> None:
 
     problems = read_spec_folder(directory or sweep_specs_dir()).problems
     if problems:
-        listed = "\n".join(str(problem) for problem in sorted(problems))
+        listed = _listed(sorted(problems))
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise SweepSpecErrors(f"{count} in sweep specs:\n{listed}")
+
+
+def _listed(problems: Iterable[Problem]) -> str:
+    """Return the problems, one a line; of very many only the first of each file, so that none hides another's."""
+    of_files: dict[str, list[str]] = defaultdict(list)
+    for problem in problems:
+        of_files[problem.file].append(str(problem))
+    whole = [line for lines in of_files.values() for line in lines]
+    if sum(map(len, whole)) <= MOST_SHOWN:
+        return "\n".join(whole)
+    shown: list[str] = []
+    left = MOST_SHOWN
+    # short ones first: a long message hides nothing but itself
+    for file in sorted(of_files, key=lambda file: len(of_files[file][0])):
+        first, *others = of_files[file]
+        left -= len(first)
+        if left < 0:
+            break
+        more = f" … and {len(others)} more problems of this file: airflow-megatron lint shows them"
+        shown.append(first + more if others else first)
+    listed = "\n".join(sorted(shown))
+    unseen = len(of_files) - len(shown)
+    return f"{listed}\n… and {unseen} more files" if unseen else listed

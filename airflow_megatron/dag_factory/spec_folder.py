@@ -37,6 +37,8 @@ REST_S: Final = 1.4
 """Seconds that a spec gets which was cut off."""
 ALL_S: Final = 8.0
 """Seconds for all specs of a folder that were cut off or refused."""
+STAGES_PER_S: Final = 500
+"""Stages of all sweeps together for each second that Airflow gives a parse; building the DAGs takes a third of it."""
 
 
 _SMALLEST: Final = "name: smallest\npoint: p\nstages: {train: {kind: train}}\n"
@@ -61,7 +63,7 @@ def read_spec_folder(folder: Path) -> SpecFolder:
     found = {file: entry for file in files if (entry := cache.valid(file)) is not None}
     _read_unknown(folder, [file for file in files if file not in found], found, cache)
     cache.save(files)
-    return _without_repeated_names([found[file] for file in files])
+    return sweeps_of_entries([found[file] for file in files], most_stages=_most_stages())
 
 
 def _read_unknown(
@@ -181,14 +183,24 @@ def _deferred(file: Path) -> SpecEntry:
     return SpecEntry(None, (Problem(str(file), 0, 0, message, "it is read at one of the next parses"),))
 
 
-def _without_repeated_names(entries: Iterable[SpecEntry]) -> SpecFolder:
-    """Return the sweeps; of several with one name, only the owner of the name."""
+def _most_stages() -> int:
+    """Return the stages of all sweeps together whose DAGs can be built before Airflow ends the parse."""
+    return int(STAGES_PER_S * conf.getfloat("core", "dagbag_import_timeout", fallback=30.0))
+
+
+def sweeps_of_entries(entries: Iterable[SpecEntry], *, most_stages: int = 30 * STAGES_PER_S) -> SpecFolder:
+    """Return the sweeps; of several with one name, only the owner of the name.
+
+    :param most_stages: of all sweeps together; those whose specs were read last are left out
+    """
     outlines: dict[str, list[SweepOutline]] = {}
     problems: list[Problem] = []
+    read_at: dict[str, float] = {}
     for entry in entries:
         problems += entry.problems
         if entry.outline is not None:
             outlines.setdefault(entry.outline.name, []).append(entry.outline)
+            read_at[entry.outline.file] = entry.found_at
     good: list[SweepOutline] = []
     for name, same in outlines.items():
         files = [outline.file for outline in same]
@@ -199,4 +211,14 @@ def _without_repeated_names(entries: Iterable[SpecEntry]) -> SpecFolder:
             else:
                 message_and_hint = repeated_name(name, outline.file, files, kept)
                 problems.append(Problem(outline.file, *outline.place, *message_and_hint))
-    return SpecFolder(tuple(good), tuple(problems))
+    left, kept_files = most_stages, set()
+    for outline in sorted(good, key=lambda one: read_at[one.file]):
+        if len(outline.tree) <= left:
+            left -= len(outline.tree)
+            kept_files.add(outline.file)
+    for outline in good:
+        if outline.file not in kept_files:
+            message = f"the other sweeps of the folder have {most_stages:,} stages, or as good as: this one is left out"
+            hint = "remove specs that are not used, or raise Airflow's dagbag_import_timeout"
+            problems.append(Problem(outline.file, *outline.place, message, hint))
+    return SpecFolder(tuple(one for one in good if one.file in kept_files), tuple(problems))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+MOST_RIVALS: Final = 5
+"""Files with the name of another that an error lists."""
 
 
 def record_owner(sweep: str, file: str, store: PinStore) -> None:
@@ -32,15 +36,22 @@ def owning_file(sweep: str, files: Iterable[str], store: PinStore | None = None)
     return next((file for file in known if _within_specs(file) == owner), None)
 
 
-def repeated_name(sweep: str, file: str, files: Iterable[str], kept: str | None) -> tuple[str, str]:
+def repeated_name(sweep: str, file: str, files: Sequence[str], kept: str | None) -> tuple[str, str]:
     """Return the error and the hint for a file with the sweep name of another file.
 
     :param files: all files with the name
     :param kept: the file that owns the name, see :func:`owning_file`
     """
-    others = ", ".join(sorted(_within_specs(other) for other in files if other != file))
     if kept is None:
-        message = f"{others} defines a sweep {sweep!r} too, and neither has been planned: both are refused"
+        others = itertools.islice((other for other in files if other != file), MOST_RIVALS)
+        listed = ", ".join(sorted(map(_within_specs, others)))
+        more = len(files) - 1 - MOST_RIVALS
+        if more > 0:
+            message = f"{listed} and {more:,} more files define a sweep {sweep!r} too: all are refused"
+        else:
+            message = (
+                f"{listed} defines a sweep {sweep!r} too, and neither has been planned: both are refused"
+            )
     else:
         message = (
             f"{_within_specs(kept)} defines a sweep {sweep!r} too, and keeps the name: it was planned first"

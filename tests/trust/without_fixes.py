@@ -49,6 +49,7 @@ TRACKERS: Final = "trust/test_trackers_of_specs.py"
 ENVIRONMENT: Final = "trust/test_environment_of_specs.py"
 FILES: Final = "trust/test_named_files.py"
 ISOLATION: Final = "dag_factory/test_isolation.py"
+FOLDERS: Final = "dag_factory/test_costly_folders.py"
 LOGS: Final = "triggers/test_hostile_logs.py"
 PATTERNS: Final = "trust/test_patterns_of_users.py"
 PRIVATE: Final = "cli/local/test_private_files.py"
@@ -56,6 +57,7 @@ RUNS: Final = "trust/test_run_configurations.py"
 SECRETS: Final = "trust/test_secrets.py"
 NAMES: Final = "slurm/remote/test_hostile_names.py"
 BOMBS: Final = "trust/test_bombs.py"
+LARGE_RECORDS: Final = "slurm/remote/test_large_records.py"
 CHECKPOINTS: Final = "megatron/checkpoints/test_hostile_checkpoints.py"
 RECORDS: Final = "results/test_hostile_records.py"
 HOST_KEYS: Final = "hooks/test_slurm_hook.py"
@@ -440,6 +442,70 @@ FIXES: Final = (
         'if name.endswith((".yaml", ".yml")) and not name.startswith(".")',
         'if name.endswith((".yaml", ".yml"))',
         (f"{ISOLATION}::test_specs_of_sub_folders_carry_their_folders_as_tags",),
+    ),
+    Fix(
+        "H2",
+        "large files that every parse reads",
+        "dag_factory/spec_cache.py",
+        "if found.st_size > LARGEST_HASHED:",
+        "if False:",
+        (f"{FOLDERS}::TestLargeFiles::test_take_no_time",),
+    ),
+    Fix(
+        "H2",
+        "errors that list all files of one name",
+        "plan/sweep_owners.py",
+        "MOST_RIVALS: Final = 5",
+        "MOST_RIVALS: Final = 10**9",
+        (f"{FOLDERS}::TestOneNameInManyFiles",),
+    ),
+    Fix(
+        "H2",
+        "errors that hide those of other files",
+        "dag_factory/spec_files.py",
+        "MOST_SHOWN: Final = 200_000",
+        "MOST_SHOWN: Final = 10**9",
+        (f"{FOLDERS}::TestErrors",),
+    ),
+    Fix(
+        "H1",
+        "more stages than Airflow builds in time",
+        "dag_factory/spec_folder.py",
+        "if len(outline.tree) <= left:",
+        "if True:",
+        (f"{FOLDERS}::TestManyStages::test_those_that_were_read_last_are_left_out",),
+    ),
+    Fix(
+        "H1",
+        "arguments of notifiers that every task reads",
+        "spec/model/dag_names.py",
+        "if size > MAX_ARGUMENTS:",
+        "if False:",
+        (f"{FOLDERS}::test_what_every_task_reads_of_a_sweep_is_small",),
+    ),
+    Fix(
+        "H8",
+        "large copies of a record",
+        "slurm/remote/shell/exit_record.sh",
+        "-type f -size +0 -size -17",
+        "-size +0",
+        (f"{LARGE_RECORDS}::test_the_copy_of_a_damaged_record",),
+    ),
+    Fix(
+        "H8",
+        "large verdicts of a sweep",
+        "slurm/remote/shell/finished_stages.sh",
+        "-type f -size -129",
+        "-size +0",
+        (f"{LARGE_RECORDS}::test_verdicts_of_a_sweep",),
+    ),
+    Fix(
+        "H8",
+        "large records of a stage",
+        "slurm/remote/shell/stage_state.sh",
+        "-size +2048",
+        "-size +99999999",
+        (f"{LARGE_RECORDS}::test_records_of_a_stage",),
     ),
 )
 

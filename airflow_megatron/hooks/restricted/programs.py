@@ -118,7 +118,9 @@ def _reading(commands: SlurmCommands) -> dict[str, str]:
             + many(f"\nam_stage {word('int')} {word('path')}")
         ),
         "finished-stages": framed(
-            shell_file("finished_stages") + many("\nam_point" + many(f" {word('int')} {word('path')}"))
+            shell_file("finished_stages")
+            + many("\nam_point" + many(f" {word('int')} {word('path')}"))
+            + "\nam_verdicts"
         ),
         "checkpoints": framed(
             f"am_root={word('path')}\nexport am_root\n{shell_file('poll')}\n"

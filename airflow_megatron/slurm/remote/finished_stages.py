@@ -28,7 +28,7 @@ def finished_stages_script(points: Iterable[Sequence[str]]) -> str:
             words.append(f"{index} {quote_path(directory)}")
             index += 1
         calls.append(" ".join(["am_point", *words]))
-    return framed("\n".join([shell_file("finished_stages"), *calls]))
+    return framed("\n".join([shell_file("finished_stages"), *calls, "am_verdicts"]))
 
 
 def started_points_script(points: Iterable[Sequence[str]]) -> str:

@@ -45,6 +45,9 @@ MAX_TAGS: Final = 50
 MAX_GROUP: Final = 200
 MAX_STAGE: Final = 250 - max(len(step) for step in STEPS) - 1
 MAX_DESCRIPTION: Final = 10_000
+MAX_NOTIFIERS: Final = 100
+MAX_ARGUMENTS: Final = 100_000
+"""Characters of the arguments of all notifiers: every task of the folder's sweeps reads them."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _STAGE = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\Z")
@@ -64,6 +67,7 @@ def name_problems(sweep: Sweep) -> Iterator[Problem]:
     """Yield what Airflow would refuse of a sweep's name, tags and stages; it takes the DAGs of one without problems."""
     yield from _own_name_problems(sweep)
     yield from _tag_problems(sweep)
+    yield from _notifier_problems(sweep)
     yield from _stage_problems(sweep)
 
 
@@ -100,6 +104,18 @@ def _tag_problems(sweep: Sweep) -> Iterator[Problem]:
     if len(sweep.settings.description) > MAX_DESCRIPTION:
         message = f"a description of {len(sweep.settings.description)} characters"
         yield sweep.document.problem(("description",), message, f"write at most {MAX_DESCRIPTION}")
+
+
+def _notifier_problems(sweep: Sweep) -> Iterator[Problem]:
+    for key, sections in (("notify", sweep.settings.notify), ("trackers", sweep.settings.trackers)):
+        if len(sections) > MAX_NOTIFIERS:
+            message = f"more than {MAX_NOTIFIERS} {'notifiers' if key == 'notify' else key}"
+            yield sweep.document.problem((key,), message, "write fewer")
+            return
+    size = sum(len(repr(section.arguments)) for section in sweep.settings.notify)
+    if size > MAX_ARGUMENTS:
+        message = f"arguments of {size:,} characters"
+        yield sweep.document.problem(("notify",), message, f"write at most {MAX_ARGUMENTS:,}")
 
 
 def _stage_problems(sweep: Sweep) -> Iterator[Problem]:

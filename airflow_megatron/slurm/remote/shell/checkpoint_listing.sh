@@ -22,11 +22,16 @@ am_listing() { # DEPTH SECONDS
   done <<AM_FOLDERS
 $am_all
 AM_FOLDERS
+  # the shell reads byte by byte, so trackers of more than 8 KiB (written by a job) are not read
+  am_large=$(for am_folder; do printf '%s%s/%s\0' "$am_root" "$am_folder" "$am_tracker_file"; done |
+    xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 0 -size +16' find 2>/dev/null)
   am_index=0
   for am_folder; do
     am_line=
-    if [ -f "$am_root$am_folder/$am_tracker_file" ]; then
-      read -r am_line <"$am_root$am_folder/$am_tracker_file"
+    am_file=$am_root$am_folder/$am_tracker_file
+    case $am_newline$am_large$am_newline in *"$am_newline$am_file$am_newline"*) am_file= ;; esac
+    if [ -f "$am_file" ]; then
+      read -r am_line <"$am_file"
       printf 'L %s %s\n' "$am_index" "$am_line"
     fi
     am_index=$((am_index + 1))

@@ -1,15 +1,22 @@
 # shellcheck shell=sh disable=SC2154,SC2034
 # Functions of stage_records.py's script; calls of am_stage follow.
 
-am_show() { # WORD FILE; the file's lines, each after WORD
-  [ -s "$2" ] || return
+am_show() { # WORD FILE; the file's lines, each after WORD; nothing of a file in am_large
+  [ -s "$2" ] && [ -f "$2" ] || return
+  case $am_newline$am_large$am_newline in *"$am_newline$2$am_newline"*) return ;; esac
   while IFS= read -r am_line || [ -n "$am_line" ]; do printf '%s %s\n' "$1" "$am_line"; done <"$2"
 }
 
+am_newline='
+'
+
+# The shell reads byte by byte, so files of more than 1 MiB (written by a job) are not read.
 am_stage() { # INDEX DIRECTORY
   printf 'stage %s\n' "$1"
+  am_tracker=${2%/"$am_jobs_folder"/*}/$am_checkpoints_folder/$am_tracker_file
+  am_large=$(timeout 5 find -L "$2" "$am_tracker" -maxdepth 2 -size +2048 2>/dev/null)
   am_show verdict "$2/$am_verdict_file"
-  am_show tracker "${2%/"$am_jobs_folder"/*}/$am_checkpoints_folder/$am_tracker_file"
+  am_show tracker "$am_tracker"
   am_newest=0
   for am_attempt in "$2"/*/; do
     am_attempt=${am_attempt%/}
