@@ -21,10 +21,10 @@ GROUP: Final = "megatron"
 def stage_alias(sweep: str, stage: str) -> AssetAlias:
     """Return what is updated whenever a stage of a sweep has finished at a point.
 
-    The point's own asset, ``megatron://<sweep>/<stage>/<point>``, is attached at run time (for a stage that runs once for
-    the sweep ``megatron://<sweep>/<stage>``; if the sweep names several clusters, also one for each point). The event's ``extra`` holds
-    ``sweep``, ``stage``, ``point``, ``kind``, ``run_dir``, ``outputs``, ``job_id``, ``attempt`` and, of a training, the
-    ``iteration`` of its last checkpoint.
+    The point's own asset, ``megatron://<sweep>/<stage>/<point>``, is attached at run time. That of a stage that runs
+    once for the sweep is ``megatron://<sweep>/<stage>``, or one for each point if the sweep names several clusters. The
+    event's ``extra`` holds ``sweep``, ``stage``, ``point``, ``kind``, ``run_dir``, ``outputs``, ``job_id``, ``attempt``
+    and, of a training, the ``iteration`` of its last checkpoint.
 
     :param stage: as in the names of tasks: ``pretrain``, ``cooldown_100M.convert``
     """

@@ -1,4 +1,4 @@
-"""Events and conditions that no job can have meant are refused, with what to write instead."""
+"""Events and conditions of native specs that no job can have meant are refused, with what to write instead."""
 
 from __future__ import annotations
 
