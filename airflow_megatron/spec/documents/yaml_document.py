@@ -29,6 +29,9 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][
 _INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z")
 _NAN = frozenset({".nan", ".NaN", ".NAN"})
 
+_MAX_BITS: Final = 14_000
+"""Of a number: Python prints at most 4,300 digits."""
+
 KeyPath = tuple[str | int, ...]
 
 MAX_TEXT: Final = 32_000_000
@@ -92,7 +95,10 @@ class YamlDocument:
 
 
 def plain_scalar(text: str) -> Any:
-    """Resolve an unquoted scalar by the YAML 1.2 core schema, underscores in numbers allowed."""
+    """Resolve an unquoted scalar by the YAML 1.2 core schema, underscores in numbers allowed.
+
+    :raises ValueError: for a number that is malformed, or has more digits than Python prints
+    """
     if text in _NULL:
         return None
     if text in _TRUE:
@@ -104,7 +110,10 @@ def plain_scalar(text: str) -> Any:
     if _DECIMAL.match(text):
         return int(text.replace("_", ""))
     if _BASED.match(text):
-        return int(text.replace("_", ""), 0)
+        number = int(text.replace("_", ""), 0)
+        if number.bit_length() > _MAX_BITS:
+            raise ValueError("a number of too many digits")
+        return number
     if _FLOAT.match(text):
         return float(text.replace("_", ""))
     if _INFINITE.match(text):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.documents.quantities import list_index
 from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument, load_yaml_text
 
 if TYPE_CHECKING:
@@ -71,10 +72,11 @@ def _replace(data: Any, key: str, value: Any, name: str) -> KeyPath:
     while True:
         if isinstance(node, list):
             word, _, rest = rest.partition(".")
-            if not word.isdigit() or int(word) >= len(node):
+            index = list_index(word, len(node))
+            if index is None:
                 hint = f"it has {len(node)} items, counted from 0"
                 raise SpecError(Problem(name, 0, 0, f"{word!r} is not an item of {_dotted(path)}", hint))
-            step: str | int = int(word)
+            step: str | int = index
         elif isinstance(node, dict):
             # a key may itself hold dots: sweep.cooldown.lr
             words = rest.split(".")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.dialects.oellm.fields import (
     ACTION_FIELDS,
@@ -23,6 +23,7 @@ from airflow_megatron.spec.dialects.oellm.fields import (
     unread_fields,
 )
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.quantities import list_index
 from airflow_megatron.spec.layout.run_layout import CHECKPOINTS, TRACKER_FILE, RunLayout
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 60.0
 """Pause between two looks of oellm-autoexp's monitor; ``inactivity_polls`` counts them."""
+_MOST_GROUPS: Final = 1000
+"""Groups of a pattern; RE2 takes fewer."""
 _CHECKPOINT = re.compile(rf"(?:/{CHECKPOINTS})?/iter_0*([1-9][0-9]*)(?:/.*)?\Z")
 _TRACKER = re.compile(rf"(?:/{CHECKPOINTS})?/{re.escape(TRACKER_FILE)}\Z")
 _CONVERTED = re.compile(r"/hf/(?:iter_)?0*([0-9]+)(?:/.*)?\Z")
@@ -417,7 +420,8 @@ def _with_groups(pattern: str, groups: Any) -> str:
     """Return the pattern with its numbered groups named by ``extract_groups``."""
     if not isinstance(groups, dict):
         raise ConditionError("extract_groups takes {name: number of the group}")
-    names = {int(number): str(name) for name, number in groups.items() if str(number).isdigit()}
+    numbers = {str(name): list_index(str(number), _MOST_GROUPS) for name, number in groups.items()}
+    names = {number: name for name, number in numbers.items() if number is not None}
     if not names:
         return pattern
     pieces: list[str] = []

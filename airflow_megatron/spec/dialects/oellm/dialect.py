@@ -45,6 +45,8 @@ from airflow_megatron.spec.dialects.oellm.siblings import (
 )
 from airflow_megatron.spec.dialects.oellm.sweep import Expansion, SweepPoint, expand
 from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.quantities import list_index
+from airflow_megatron.spec.documents.yaml_document import MAX_NODES
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
 from airflow_megatron.spec.layout.run_layout import SweepLayout
@@ -632,7 +634,9 @@ class OellmSweep(ForeignSweep):
         return ("sweep",)
 
     def _place_of_key(self, key: str) -> KeyPath:
-        whole: KeyPath = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+        whole: KeyPath = tuple(
+            part if (index := list_index(part, MAX_NODES)) is None else index for part in key.split(".")
+        )
         for length in range(len(whole), 0, -1):
             path = whole[:length]
             dotted = ".".join(map(str, path))

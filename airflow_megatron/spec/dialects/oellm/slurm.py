@@ -13,6 +13,7 @@ from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.quantities import parse_duration
 from airflow_megatron.spec.model.resources import JobResources
+from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +94,7 @@ def slurm_section(
             data[key] = str(sbatch[key])
     signal = _SIGNAL.match(str(sbatch.get("signal") or ""))
     if signal:
-        data["signal_before"] = int(signal[1])
+        data["signal_before"] = _whole(signal[1], "slurm.sbatch.signal")
     elif sbatch.get("signal"):
         warnings.append(
             f"slurm.sbatch.signal: {sbatch['signal']}: ignored; jobs are stopped with TERM, written as TERM@120"
@@ -115,10 +116,10 @@ def _count_gpus(data: dict[str, Any], sbatch: Mapping[str, Any]) -> None:
     counts = {"gpus_per_node": data["gpus_per_node"]} if "gpus_per_node" in data else {}
     gres = _GRES.search(str(sbatch.get("gres") or ""))
     if gres:
-        counts["gres"] = int(gres[1])
+        counts["gres"] = _whole(gres[1], "slurm.sbatch.gres")
     gpus = _GPUS.fullmatch(str(sbatch.get("gpus") or ""))
     if gpus:
-        counts["gpus"], left = divmod(int(gpus[1]), nodes)
+        counts["gpus"], left = divmod(_whole(gpus[1], "slurm.sbatch.gpus"), nodes)
         if left:
             key = "slurm.sbatch.gpus"
             raise JobError(f"{key}: {gpus[1]} GPUs for {nodes} nodes", key, "write gpus_per_node")
@@ -178,19 +179,22 @@ def _options(sbatch: Mapping[str, Any], configuration: Configuration) -> list[st
 
 
 def _whole(value: Any, key: str) -> int:
-    number = int(value) if isinstance(value, float) and value.is_integer() else value
-    if isinstance(number, str) and number.isdigit():
-        number = int(number)
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise JobError(f"{key} is {value!r}, not a whole number", key)
+    number = whole(value)
+    if number is None or number < 0:
+        raise JobError(f"{key} is {_short(value)}, not a whole number", key)
     return number
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def _seconds(value: Any) -> int:
     """Return the seconds of a Slurm time: minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss (sbatch(1))."""
     text = str(value).strip()
-    if text.isdigit():
-        return int(text) * 60
+    if (minutes := whole(text)) is not None and minutes >= 0:
+        return minutes * 60
     days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
     try:
@@ -202,4 +206,6 @@ def _seconds(value: Any) -> int:
             return numbers[0] * 60 + numbers[1]
         return parse_duration(text)
     except ValueError as error:
-        raise JobError(f"slurm.sbatch.time is {value!r}", "slurm.sbatch.time", "write hh:mm:ss") from error
+        raise JobError(
+            f"slurm.sbatch.time is {_short(value)}", "slurm.sbatch.time", "write hh:mm:ss"
+        ) from error

@@ -27,6 +27,7 @@ from airflow_megatron.spec.dialects.oellm.interpolation.templates import (
 )
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.named_files import NamedFileError
+from airflow_megatron.spec.documents.quantities import list_index
 from airflow_megatron.spec.documents.yaml_document import YamlDocument
 from airflow_megatron.spec.expressions.bounds import charge
 from airflow_megatron.spec.trust.permitted_variables import (
@@ -209,8 +210,8 @@ class Configuration:
                 continue
             if isinstance(node, dict) and key in node:
                 node = node[key]
-            elif isinstance(node, list) and key.lstrip("-").isdigit() and -len(node) <= int(key) < len(node):
-                node = node[int(key)]
+            elif isinstance(node, list) and (index := list_index(key, len(node), from_end=True)) is not None:
+                node = node[index]
             else:
                 raise self._missing(path, depth, node)
         return node, path, False
@@ -470,8 +471,8 @@ def _inside(value: Any, here: Path, rest: Path, text: str) -> Any:
     for depth, key in enumerate(rest):
         if isinstance(value, dict) and key in value:
             value = value[key]
-        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
-            value = value[int(key)]
+        elif isinstance(value, list) and (index := list_index(key, len(value))) is not None:
+            value = value[index]
         else:
             name = ".".join((*here, *rest[:depth]))
             raise MissingNameError(f"{name} has no {key!r}", text)
@@ -516,14 +517,15 @@ def _set(node: Any, path: Path, value: Any, own: dict[int, Any]) -> None:
 
 def _child(node: Any, key: str) -> Any:
     if isinstance(node, list):
-        return node[int(key)] if key.isdigit() and int(key) < len(node) else None
+        index = list_index(key, len(node))
+        return None if index is None else node[index]
     return node.get(key)
 
 
 def _put(node: Any, key: str, value: Any) -> None:
     if not isinstance(node, list):
         node[key] = value
-    elif key.isdigit() and int(key) < len(node):
-        node[int(key)] = value
+    elif (index := list_index(key, len(node))) is not None:
+        node[index] = value
     else:
         raise ConfigurationError(f"a list of {len(node)} has no {key!r}")
