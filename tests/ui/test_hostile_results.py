@@ -127,29 +127,20 @@ def test_a_run_of_any_name_hides_no_other(client: TestClient, root: Path, name: 
 
 PARTS = (
     "..%2fsecret.json",
-    "%2e%2e/secret.json",
     "..%5csecret.json",
-    "....//secret.json",
     "%252e%252e%252fsecret.json",
     "results.json%00.csv",
     "results.json/..%2f..%2floose.json",
     "%c0%ae%c0%ae%2fsecret.json",
     "/etc/passwd",
-    "file:%2f%2f%2fetc%2fpasswd",
     "%ff",
     "x" * 5000,
-    "~root",
-    "$HOME",
-    "results.json;x=.html",
-    "\u2025/secret.json",
 )
 PLACES = (
     "/megatron/sweeps/good/files/@",
     "/megatron/sweeps/good/runs/@/report",
-    "/megatron/sweeps/@/report",
     "/megatron/sweeps/@",
     "/megatron/sweeps/@/files/results.json",
-    "/megatron/static/@/page.css",
     "/megatron/static/x/@",
     "/megatron/api/sweeps/@",
 )
@@ -180,7 +171,7 @@ QUERIES = (
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: str(query)[:40])
-@pytest.mark.parametrize("page", ["", "/curves", "/evaluations", "/failures", "/point"])
+@pytest.mark.parametrize("page", ["", "/curves", "/point"])
 def test_no_parameter_breaks_an_answer(client: TestClient, page: str, query: dict[str, object]) -> None:
     begin = time.process_time()
     answer = client.get(f"/megatron/api/sweeps/good{page}", params=query)  # type: ignore[arg-type]
