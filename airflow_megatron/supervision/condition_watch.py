@@ -91,9 +91,9 @@ class ConditionWatch:
         return [self._watch(leaf) for leaf in self.leaves]
 
     def work(self, observations: Sequence[Observation]) -> int:
-        """Return the bytes that :meth:`read` will search for patterns."""
+        """Return the bytes that :meth:`read` will search for patterns, and the work of judging checkpoints."""
         return sum(
-            len(self._carry.get(leaf, b"")) + len(observation.log_chunk)
+            len(self._carry.get(leaf, b"")) + len(observation.log_chunk) + observation.listing_work
             for leaf, observation in zip(self.leaves, observations, strict=True)
         )
 

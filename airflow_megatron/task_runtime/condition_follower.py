@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 MOST_WORK: Final = 10_000
 """Bytes that are searched in the event loop; a pattern takes at most 4 µs for one."""
 _THREADS: Final = 2
-"""Threads for more work; polls of clusters have threads of their own, so that no pattern delays them."""
+"""Threads for more work; polls of clusters have threads of their own, so that no job delays them."""
 _Result = TypeVar("_Result")
 
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="patterns")
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="beside-the-loop")
 
 
 async def beside_the_loop(work: int, function: Callable[[], _Result]) -> _Result:
-    """Call a function that searches patterns: in a thread if it may hold the event loop, on which all jobs are watched.
+    """Call a function: in a thread if it may hold the event loop, on which all jobs are watched.
 
-    :param work: bytes that it searches, once for each pattern
+    :param work: bytes that it searches, once for each pattern, or as much other work
     """
     if work <= MOST_WORK:
         return function()

@@ -194,7 +194,8 @@ class SlurmJobTrigger(ClusterTrigger):
                     finish.missing(),
                     behind=cancel.is_behind or finish.is_behind,
                 )
-                look = follower.look(observation, bytes(report.tail), conditions)
+                judge = partial(follower.look, observation, bytes(report.tail), conditions)
+                look = await beside_the_loop(observation.listing_work, judge)
                 report.state(look.verdict, observation)
                 skipped_to = report.skip_ahead(observation, ended=look.has_ended)
                 if skipped_to is not None:

@@ -51,7 +51,7 @@ FILES: Final = "trust/test_named_files.py"
 ISOLATION: Final = "dag_factory/test_isolation.py"
 FOLDERS: Final = "dag_factory/test_costly_folders.py"
 LOGS: Final = "triggers/test_hostile_logs.py"
-COSTLY_PATTERNS: Final = "triggers/test_costly_patterns.py"
+COSTLY_LOOKS: Final = "triggers/test_costly_looks.py"
 PATTERNS: Final = "trust/test_patterns_of_users.py"
 PRIVATE: Final = "cli/local/test_private_files.py"
 RUNS: Final = "trust/test_run_configurations.py"
@@ -514,7 +514,7 @@ FIXES: Final = (
         "task_runtime/condition_follower.py",
         "if work <= MOST_WORK:",
         "if True:",
-        (f"{COSTLY_PATTERNS}::test_events", f"{COSTLY_PATTERNS}::test_conditions"),
+        (f"{COSTLY_LOOKS}::test_events", f"{COSTLY_LOOKS}::test_conditions"),
     ),
     Fix(
         "L",

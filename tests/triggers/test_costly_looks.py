@@ -1,4 +1,4 @@
-"""However many patterns a spec has and whatever a job prints, searching them does not hold the loop of all jobs."""
+"""However many patterns a spec has, and whatever a job prints and saves: the loop of all jobs is not held by one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.supervision.event_watch import EventWatch
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.task_runtime.condition_follower import followed
+from airflow_megatron.triggers.checkpoint import CheckpointTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
 if TYPE_CHECKING:
@@ -110,3 +111,67 @@ def test_lines_that_are_repeated_are_searched_once() -> None:
     (seen,) = watch.read(look_at(b"error 1\nx\nerror 2\nerror 1\n" * 2000), progressed=False)
     assert seen.groups == {"number": "1"}
     assert watch._lines(b"a\nb\na\n" * 1000) == ["a", "b"]
+
+
+FILES = 60_000
+"""A tenth of what a listing may have."""
+CHECKPOINTS = {
+    "legacy": {"iter_0000005": {f"mp_rank_{rank:05d}_000/model_optim_rng.pt": 1 for rank in range(FILES)}},
+    "distributed": {"iter_0000005": {f"__{rank}_0.distcp": 1 for rank in range(FILES)} | {".metadata": 1}},
+    "DeepSpeed's": {
+        "global_step5": {f"layer_{layer}-model_00-model_states.pt": 1 for layer in range(FILES)}
+        | {"mp_rank_00_model_states.pt": 1}
+    },
+    "directories": {f"iter_{number:07d}": {"x": 1} for number in range(FILES)},
+}
+
+
+def listing(files: dict[str, dict[str, int]], *, ended: bool = False) -> Observation:
+    state = JobState.COMPLETED if ended else JobState.RUNNING
+    row = QueueRow("7", "s.p.a.a1", state, started=40.0, ended=90.0 if ended else None)
+    return Observation(
+        time=100.0,
+        queue=row,
+        queue_ok=True,
+        accounting_ok=True,
+        accounting_enabled=False,
+        tracker="5",
+        checkpoint_files=files,
+        matches={"/r/done_*": ()},
+        log_size=0,
+    )
+
+
+@pytest.mark.parametrize("files", CHECKPOINTS.values(), ids=CHECKPOINTS)
+@pytest.mark.parametrize("waits", ["a job", "a checkpoint", "a condition", "new checkpoints"])
+def test_checkpoints(files: dict[str, dict[str, int]], waits: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    poller = ScriptedPoller([listing(files, ended=waits == "a job")])
+    monkeypatch.setattr(ClusterTrigger, "poller", property(lambda self: poller))
+    job = SlurmJobTrigger(
+        ssh_conn_id="ssh",
+        commands={},
+        job_id="7",
+        job_name="s.p.a.a1",
+        attempt_dir="/r/.jobs/a/1",
+        log_file="/r/logs/a-1.out",
+        kind="train",
+        train_iters=5,
+        checkpoint_dir="/r/checkpoints",
+        carry={"handle": {}},
+    )
+    checkpoint = CheckpointTrigger(
+        ssh_conn_id="ssh", commands={}, checkpoint_dir="/r/checkpoints", iteration=5
+    )
+    kind = "checkpoint" if waits == "a condition" else "new_checkpoint"
+    done = "" if waits == "a condition" else "/r/done_{iteration}"
+    condition = Condition(kind, path="/r/checkpoints", iteration=5, done=done)
+
+    async def work() -> None:
+        if waits in ("a job", "a checkpoint"):
+            async for _ in (job if waits == "a job" else checkpoint).wait():
+                return
+        else:
+            async with followed(poller, condition.to_json(), {}) as follower:  # type: ignore[arg-type]
+                await follower.look()
+
+    assert time_in_the_loop(work()) < LONGEST_HOLD_S
