@@ -90,6 +90,13 @@ class ConditionWatch:
         """Return one watch for each of :attr:`leaves`, in the same order."""
         return [self._watch(leaf) for leaf in self.leaves]
 
+    def work(self, observations: Sequence[Observation]) -> int:
+        """Return the bytes that :meth:`read` will search for patterns, and the work of judging checkpoints."""
+        return sum(
+            len(self._carry.get(leaf, b"")) + len(observation.log_chunk) + observation.listing_work
+            for leaf, observation in zip(self.leaves, observations, strict=True)
+        )
+
     def read(self, observations: Sequence[Observation]) -> ConditionResult:
         """Evaluate one observation for each watch and return the result.
 
@@ -252,7 +259,7 @@ class ConditionWatch:
         *lines, rest = (self._carry.get(leaf, b"") + chunk).split(b"\n")
         self._carry[leaf] = rest[-_CARRY_BYTES:]
         pattern = line_pattern(leaf.pattern)
-        for line in (*lines, rest):
+        for line in dict.fromkeys((*lines, rest)):
             text = line.decode(errors="replace")
             if pattern.search(text) is not None:
                 self.line = text.strip()

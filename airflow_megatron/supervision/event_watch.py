@@ -65,6 +65,11 @@ class EventWatch:
         """Return the state with which a later watch of this attempt continues without repeating events."""
         return {"acted": self._acted, "state": self._state, "progress": self._progress}
 
+    def work(self, observation: Observation) -> int:
+        """Return the bytes that :meth:`read` will search, once for each pattern."""
+        patterns = sum(event.on == "log" for event in self._events)
+        return (len(self._carry) + len(observation.log_chunk)) * patterns
+
     def read(self, observation: Observation, *, progressed: bool, end: Verdict | None = None) -> list[Seen]:
         """Return the events in this observation, in the order of their definition.
 
@@ -115,7 +120,8 @@ class EventWatch:
     def _lines(self, chunk: bytes) -> list[str]:
         *lines, self._carry = (self._carry + chunk).split(b"\n")
         self._carry = self._carry[-_CARRY_BYTES:]
-        return [line.decode(errors="replace") for line in lines]
+        # the first line that matches counts: a job may repeat a line, or print empty ones, tens of thousands of times
+        return [line.decode(errors="replace") for line in dict.fromkeys(lines)]
 
     @staticmethod
     def _matches(event: Event, lines: Sequence[str]) -> list[Seen]:

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.supervision.condition_watch import ConditionResult, ConditionWatch, OwnAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from airflow_megatron.slurm.polling.poller import Poller, Subscription
+
+
+MOST_WORK: Final = 10_000
+"""Bytes that are searched in the event loop; a pattern takes at most 4 µs for one."""
+_THREADS: Final = 2
+"""Threads for more work; polls of clusters have threads of their own, so that no job delays them."""
+_Result = TypeVar("_Result")
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="beside-the-loop")
+
+
+async def beside_the_loop(work: int, function: Callable[[], _Result]) -> _Result:
+    """Call a function: in a thread if it may hold the event loop, on which all jobs are watched.
+
+    :param work: bytes that it searches, once for each pattern, or as much other work
+    """
+    if work <= MOST_WORK:
+        return function()
+    return await asyncio.get_running_loop().run_in_executor(_threads(), function)
 
 
 class ConditionFollower:
@@ -31,7 +56,8 @@ class ConditionFollower:
         if self._watch is None:
             return None
         # one poll answers all subscriptions, so waiting for them in turn takes no extra time
-        truth = self._watch.read([await anext(subscription) for subscription in self._subscriptions])
+        found = [await anext(subscription) for subscription in self._subscriptions]
+        truth = await beside_the_loop(self._watch.work(found), functools.partial(self._watch.read, found))
         for index, question in enumerate(self._watch.watches()):
             if question.log_file != self._logs[index]:  # the next attempt has a separate log
                 self._logs[index] = question.log_file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
@@ -13,6 +14,7 @@ from airflow_megatron.megatron.checkpoints.completeness import (
 from airflow_megatron.slurm.states.observation import Observation, Watch
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
 from airflow_megatron.spec.layout.tracker import tracked_iteration
+from airflow_megatron.task_runtime.condition_follower import beside_the_loop
 from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 from airflow_megatron.task_runtime.wait_event import WaitEvent
 
@@ -47,7 +49,9 @@ class CheckpointTrigger(ProducedFileTrigger):
         )
         async with self.poller.subscribe(watch) as subscription:
             async for observation in subscription:
-                event, text = self._look(observation)
+                event, text = await beside_the_loop(
+                    observation.listing_work, partial(self._look, observation)
+                )
                 if text != logged:
                     self.log.info("%s", text)
                     logged = text

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
@@ -43,7 +44,7 @@ from airflow_megatron.supervision.submission.remembered_cancellations import (
 )
 from airflow_megatron.task_runtime.cluster_poller import trigger_hook
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
-from airflow_megatron.task_runtime.condition_follower import followed
+from airflow_megatron.task_runtime.condition_follower import beside_the_loop, followed
 from airflow_megatron.task_runtime.job_report import JobReport
 from airflow_megatron.task_runtime.site_signatures import site_signatures
 
@@ -193,7 +194,8 @@ class SlurmJobTrigger(ClusterTrigger):
                     finish.missing(),
                     behind=cancel.is_behind or finish.is_behind,
                 )
-                look = follower.look(observation, bytes(report.tail), conditions)
+                judge = partial(follower.look, observation, bytes(report.tail), conditions)
+                look = await beside_the_loop(observation.listing_work, judge)
                 report.state(look.verdict, observation)
                 skipped_to = report.skip_ahead(observation, ended=look.has_ended)
                 if skipped_to is not None:
@@ -270,7 +272,8 @@ class SlurmJobTrigger(ClusterTrigger):
         """
         holding: list[Occurrence] = []
         look = replace(observation, log_chunk=report.new_bytes)
-        for item in events.read(look, progressed=report.progressed, end=end):
+        read = partial(events.read, look, progressed=report.progressed, end=end)
+        for item in await beside_the_loop(events.work(look), read):
             condition = item.event.condition
             if condition is not None:
                 async with followed(

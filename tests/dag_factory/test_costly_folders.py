@@ -58,6 +58,7 @@ class TestLargeFiles:
         assert digest_of(str(path)) != before
 
 
+@pytest.mark.slow
 class TestOneNameInManyFiles:
     def test_takes_little_time_and_few_words(self) -> None:
         files = [f"/specs/{'x' * 100}{number}.yaml" for number in range(1000)]

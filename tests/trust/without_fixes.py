@@ -51,6 +51,7 @@ FILES: Final = "trust/test_named_files.py"
 ISOLATION: Final = "dag_factory/test_isolation.py"
 FOLDERS: Final = "dag_factory/test_costly_folders.py"
 LOGS: Final = "triggers/test_hostile_logs.py"
+COSTLY_LOOKS: Final = "triggers/test_costly_looks.py"
 PATTERNS: Final = "trust/test_patterns_of_users.py"
 PRIVATE: Final = "cli/local/test_private_files.py"
 RUNS: Final = "trust/test_run_configurations.py"
@@ -506,6 +507,30 @@ FIXES: Final = (
         "-size +2048",
         "-size +99999999",
         (f"{LARGE_RECORDS}::test_records_of_a_stage",),
+    ),
+    Fix(
+        "H4",
+        "searches that hold the loop",
+        "task_runtime/condition_follower.py",
+        "if work <= MOST_WORK:",
+        "if True:",
+        (f"{COSTLY_LOOKS}::test_events", f"{COSTLY_LOOKS}::test_conditions"),
+    ),
+    Fix(
+        "L",
+        "names in results that no page can show",
+        "ui/live/result_folders.py",
+        "best=shown(best)[:_LONGEST_NAME],",
+        "best=best,",
+        ("ui/test_hostile_results.py::test_the_list_is_shown_whatever_one_sweep_holds",),
+    ),
+    Fix(
+        "L",
+        "result tables of any size",
+        "ui/live/result_folders.py",
+        "and path.stat().st_size <= LARGEST_RECORD",
+        "",
+        ("ui/test_hostile_results.py::TestSizes::test_a_table_of_any_size_is_not_read",),
     ),
 )
 

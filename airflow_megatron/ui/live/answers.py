@@ -21,7 +21,9 @@ _TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 
 def json_answer(request: Request, content: Any) -> Response:
     """Send JSON data; 304 and nothing else when the browser has the same already."""
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
+        errors="backslashreplace"
+    )
     tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
     if tag in request.headers.get("if-none-match", ""):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.results.tables.benchmarks import MIB_PER_GB, ratio
@@ -125,5 +126,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def plain(value: Any) -> Any:
-    """Return a swept value as a cell of the table: a number, a truth value, or text."""
+    """Return a swept value as a cell of the table: a number that JSON has, a truth value, or text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pendulum
 
-from airflow_megatron.spec.trust.json_records import read_json, real, word
+from airflow_megatron.spec.trust.json_records import LARGEST_RECORD, read_json, real, word
+from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +20,7 @@ RESULTS = "results.json"
 RUNS = "runs"
 DOWNLOADS = frozenset((".csv", ".json", ".md", ".tex", ".parquet", ".png", ".svg", ".pdf"))
 
+_LONGEST_NAME = 200
 _SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -69,7 +71,10 @@ class ResultFolders:
         return folder / REPORT if folder else None
 
     def runs(self, sweep: str) -> dict[str, Path]:
-        """Return the report pages of a sweep's runs by the names of their folders, the newest first."""
+        """Return the report pages of a sweep's runs by the names of their folders, the newest first.
+
+        Names that a page cannot show (control characters, bytes that are not UTF-8) are left out.
+        """
         folder = self._folders().get(sweep)
         place = folder / RUNS if folder else None
         if place is None or not place.is_dir() or place.is_symlink():
@@ -77,19 +82,25 @@ class ResultFolders:
         pages = {
             path.name: path / REPORT
             for path in place.iterdir()
-            if not path.is_symlink() and (path / REPORT).is_file() and not (path / REPORT).is_symlink()
+            if path.name.isprintable()
+            and not path.is_symlink()
+            and (path / REPORT).is_file()
+            and not (path / REPORT).is_symlink()
         }
         return dict(sorted(pages.items(), key=lambda item: -item[1].stat().st_mtime_ns))
 
     def downloads(self, sweep: str) -> dict[str, Path]:
-        """Return the tables and plots of a sweep by file name, sorted."""
+        """Return the tables and plots of a sweep by file name, sorted; those with names as of :meth:`runs`."""
         folder = self._folders().get(sweep)
         if folder is None:
             return {}
         return {
             path.name: path
             for path in sorted(folder.iterdir())
-            if path.suffix in DOWNLOADS and path.is_file() and not path.is_symlink()
+            if path.suffix in DOWNLOADS
+            and path.name.isprintable()
+            and path.is_file()
+            and not path.is_symlink()
         }
 
     def _folders(self) -> dict[str, Path]:
@@ -117,7 +128,7 @@ class ResultFolders:
             points=len({row["point"] for row in rows}),
             branches=len(rows),
             finished=sum(row.get("state") == "finished" for row in rows),
-            best=best,
+            best=shown(best)[:_LONGEST_NAME],
             best_loss=losses.get(best),
         )
 
@@ -125,7 +136,8 @@ class ResultFolders:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of ``results.json``; none when it is missing or not a table, which the report itself survives."""
     try:
-        rows = read_json(path.read_bytes()) if path.is_file() and not path.is_symlink() else None
+        is_table = path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST_RECORD
+        rows = read_json(path.read_bytes()) if is_table else None
     except OSError:
         return []
     return [
