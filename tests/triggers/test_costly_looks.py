@@ -45,6 +45,20 @@ def look(log: bytes) -> Observation:
     return Observation(time=100.0, queue=row, queue_ok=True, accounting_ok=True, log_size=len(log))
 
 
+def job_trigger(**own: Any) -> SlurmJobTrigger:
+    """Return the trigger of a job of which only *own* matters."""
+    return SlurmJobTrigger(
+        ssh_conn_id="ssh",
+        commands={},
+        job_id="7",
+        job_name="s.p.a.a1",
+        attempt_dir="/r/.jobs/a/1",
+        log_file="/r/logs/a-1.out",
+        carry={"handle": {}},
+        **own,
+    )
+
+
 def time_in_the_loop(work: Coroutine[Any, Any, None]) -> float:
     """Return the processor time of the loop's own thread."""
     begin = time.thread_time()
@@ -59,17 +73,7 @@ def test_events(log: bytes, pattern: str, count: int, monkeypatch: pytest.Monkey
         Event(f"e{number}", "log", "notify", pattern.replace("@", str(number))).to_json()
         for number in range(count)
     ]
-    trigger = SlurmJobTrigger(
-        ssh_conn_id="ssh",
-        commands={},
-        job_id="7",
-        job_name="s.p.a.a1",
-        attempt_dir="/r/.jobs/a/1",
-        log_file="/r/logs/a-1.out",
-        kind="command",
-        carry={"handle": {}},
-        conditions={"events": events},
-    )
+    trigger = job_trigger(kind="command", conditions={"events": events})
     poller = ScriptedPoller([look(log)], log)
     monkeypatch.setattr(ClusterTrigger, "poller", property(lambda self: poller))
 
@@ -142,18 +146,7 @@ def listing(files: dict[str, dict[str, int]], *, ended: bool = False) -> Observa
 def test_checkpoints(files: dict[str, dict[str, int]], waits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     poller = ScriptedPoller([listing(files, ended=waits == "a job")])
     monkeypatch.setattr(ClusterTrigger, "poller", property(lambda self: poller))
-    job = SlurmJobTrigger(
-        ssh_conn_id="ssh",
-        commands={},
-        job_id="7",
-        job_name="s.p.a.a1",
-        attempt_dir="/r/.jobs/a/1",
-        log_file="/r/logs/a-1.out",
-        kind="train",
-        train_iters=5,
-        checkpoint_dir="/r/checkpoints",
-        carry={"handle": {}},
-    )
+    job = job_trigger(kind="train", train_iters=5, checkpoint_dir="/r/checkpoints")
     checkpoint = CheckpointTrigger(
         ssh_conn_id="ssh", commands={}, checkpoint_dir="/r/checkpoints", iteration=5
     )
