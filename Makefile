@@ -1,27 +1,28 @@
-# The two commands of the README, and the pieces that they are made of.
+# Targets for the quick start, the tests and the documentation; `make help` lists them.
 LOCAL ?= $(or $(AIRFLOW_MEGATRON_LOCAL),$(CURDIR)/.local)
 BIN := $(LOCAL)/venv-airflow/bin
 export AIRFLOW_MEGATRON_LOCAL := $(LOCAL)
-# Bytecode is kept, whatever the caller says: without it each process of the tests compiles Airflow and all tests anew.
+# Always write bytecode: without it each test process would compile Airflow and all tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test studies record install ui docs screenshots browser check fast integration peers distributed sites clean
+.PHONY: help quickstart test studies record install ui docs screenshots browser check fast integration soak peers distributed sites clean
 
 help:
-	@echo "make quickstart   install what is missing and run a small sweep: YAML to result table"
-	@echo "make test         install what is missing and run all tests"
-	@echo "make studies      run every shipped spec, shrunk, with the trainer that it names; needs Megatron-LM"
-	@echo "make record       record what a release of Megatron-LM takes, and where the rules judge otherwise:"
+	@echo "make quickstart   install missing software and run a small sweep: YAML to result table"
+	@echo "make test         install missing software and run all tests"
+	@echo "make studies      run every shipped spec, reduced in size, with its trainer; needs Megatron-LM"
+	@echo "make record       record which arguments a release of Megatron-LM accepts, and where the rules differ:"
 	@echo "                  make record RELEASE=core_v0.18.0 CHECKOUT=DIRECTORY"
-	@echo "make ui           start cluster and Airflow, print the address of the web page"
+	@echo "make ui           start the cluster and Airflow, print the address of the web page"
 	@echo "make docs         build the documentation site into $(LOCAL)/site"
-	@echo "make screenshots  take the picture of the page in docs/images again, after a quick start"
+	@echo "make screenshots  take the screenshots of the page in docs/images, after a quick start"
 	@echo "make check        lint and type checks"
-	@echo "make fast         the tests that need neither a cluster nor much time"
-	@echo "make integration  the tests on the local cluster, and all others that take long"
-	@echo "make sites        profiles of real sites, each on a local Slurm cluster that refuses what the site refuses"
-	@echo "make distributed  the tests on Airflow's distributed engine: PostgreSQL, Redis, Celery, several daemons"
-	@echo "make peers        install MLflow, trackio and W&B in environments of their own, and push records to them"
+	@echo "make fast         run the fast tests that need no cluster"
+	@echo "make integration  run the tests on the local cluster, and tests marked slow"
+	@echo "make soak         run the longest tests: whole sweeps with unmodified Megatron-LM, large storms of faults"
+	@echo "make sites        test profiles of real sites, each on a local Slurm cluster with the limits of the site"
+	@echo "make distributed  run the tests on Airflow's distributed engine: PostgreSQL, Redis, Celery, several daemons"
+	@echo "make peers        install Aim, MLflow, trackio and W&B in environments of their own, and push records to the last three"
 	@echo "make clean        stop the local cluster and delete everything in $(LOCAL)"
 
 install:
@@ -58,16 +59,20 @@ check:
 	$(BIN)/mypy
 	cd docker && ../$(BIN:$(CURDIR)/%=%)/mypy --strict -p local_cluster -p distributed
 
-# a third worker works while the tests of the others wait; what the tests of a file share is made once
+# a third worker uses the cores while tests of the others wait; loadfile builds the fixtures of a file once
 fast:
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/integration --ignore=tests/trainer -m "not integration and not trainer and not slow and not peers"
 
-# most wait while others compute, so four share two cores; tests/work_groups.py says what is begun first, and what a worker does alone
+# most of these tests wait, so four workers share two cores; tests/work_groups.py defines their order and groups
 integration:
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "integration or trainer or slow"
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "(integration or trainer or slow) and not long"
+
+# whole sweeps with unmodified Megatron-LM, and large storms of faults: before a release, and each week
+soak: install browser
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m long
 
 peers: install
-	@for peer in mlflow trackio wandb; do \
+	@for peer in aim mlflow trackio wandb; do \
 	  test -x $(LOCAL)/peers/$$peer/bin/python || $(BIN)/python -m venv $(LOCAL)/peers/$$peer; \
 	  $(LOCAL)/peers/$$peer/bin/pip install -q --disable-pip-version-check -r tests/peers/$$peer.txt || exit 1; \
 	done
@@ -78,7 +83,7 @@ distributed: install
 	@tests/integration/faults/distributed/s3_server.sh $(LOCAL)/venv-s3
 	$(BIN)/pytest -m distributed tests/integration/faults/distributed
 
-# -s prints how long the imitation of each site took to start; PAM checks one-time codes by pam_oath
+# -s prints the start time of each imitated site; PAM checks one-time codes with pam_oath
 sites: install
 	@dpkg -s libpam-oath >/dev/null 2>&1 || apt-get install -qy --no-install-recommends libpam-oath
 	$(BIN)/pytest -s -m "sites or integration" tests/integration/sites

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Print which command lines pretrain_gpt.py would refuse, wherever it is going to run; PyTorch is not needed.
+"""Print the command lines that pretrain_gpt.py would refuse, both with GPUs and without; needs no PyTorch.
 
     python check_arguments.py <COMMAND_LINES
 
-Reads JSON lines ``{"argv": […], "world_size": n}``; prints for each the error's text, or null. A command line that is
-good on GPUs or without is good. With ``"starter": "upstream_lr_finder.py"`` the arguments are those after upstream's
-script, of which only the starter's own are looked at. What comes from a checkpoint (``--use-checkpoint-args``), and
-only the job itself can find out whether files and packages exist.
+Reads JSON lines ``{"argv": […], "world_size": n}`` and prints the error message of each, or null. A command line is
+valid if it is valid either with GPUs or without. With ``"starter": "upstream_lr_finder.py"``, ``argv`` holds the
+arguments after upstream's script, and only the arguments of the starter are checked. Values that come from a checkpoint
+(``--use-checkpoint-args``) are not checked. Neither is whether files and packages exist: only the job can check that.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def complete(argv: Sequence[str], world_size: int) -> argparse.Namespace:
-    """Return the arguments of a command line that is good on GPUs or without, completed as far as it says all.
+    """Return the arguments of a command line that is valid with or without GPUs, with derived values where possible.
 
     :param argv: the arguments, without the program's name.
     :param world_size: number of processes.
-    :raises ArgumentError: for one that is refused on either.
+    :raises ArgumentError: if it is refused in both cases.
     """
     try:
         return _complete(argv, world_size, has_cuda=False)
@@ -44,11 +44,11 @@ def _complete(argv: Sequence[str], world_size: int, *, has_cuda: bool) -> argpar
 
 
 def problem(argv: Sequence[str], world_size: int, starter: str | None = None) -> str | None:
-    """Return why a command line is refused, None for a good one.
+    """Return why a command line is refused, None for a valid one.
 
     :param argv: the arguments, without the program's name.
     :param world_size: number of processes.
-    :param starter: what starts upstream's script with them, None for this project's own.
+    :param starter: the program that starts upstream's script with them; None for this project's trainer.
     """
     if starter is not None:
         return lr_finder_options.problem(lr_finder_options.split(starter, argv)[0])

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Print which trainings' checkpoints convert_to_hf.py would refuse, from their settings alone; PyTorch is not needed.
+"""Print the trainings whose checkpoints convert_to_hf.py would refuse, judged by their settings; needs no PyTorch.
 
     python check_conversions.py <TRAININGS
 
 Reads JSON lines: a command line of pretrain_gpt.py, ``{"argv": […], "world_size": n}``, or the arguments that another
-trainer would save, ``{"saved": {name: value}}``; with either may stand ``architecture``, ``converter`` and
-``hf_config``, which are convert_to_hf.py's. Prints for each ``{"settings": […], "problem": text}``, the settings in the
-way, or null where an architecture can express the model, where none is needed, and where the model is unknown:
-pretrain_gpt.py itself refuses the command line, or arguments are missing.
+trainer would save, ``{"saved": {name: value}}``. Both may also have ``architecture``, ``converter`` and ``hf_config``,
+which are options of convert_to_hf.py. Prints for each ``{"settings": […], "problem": text}`` with the settings that
+prevent the conversion. Prints null if an architecture can express the model, if none is needed, and if the model is
+unknown because pretrain_gpt.py refuses the command line or arguments are missing.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def obstacle(
     converter: str | None = None,
     hf_config: str | None = None,
 ) -> dict[str, Any] | None:
-    """Return what keeps the checkpoints of a training from being converted, None if nothing does.
+    """Return what prevents the conversion of a training's checkpoints, None if nothing does.
 
-    :param saved: the arguments that its checkpoints hold; None to read them off ``argv``.
+    :param saved: the arguments in its checkpoints; None to derive them from ``argv``.
     :param argv: arguments of pretrain_gpt.py.
     :param world_size: number of its processes.
     :param architecture: ``--architecture`` of the conversion.

@@ -1,8 +1,7 @@
 #!/bin/sh
 # Put a pinned release of upstream Megatron-LM into a directory: checkout.sh RELEASE DIR
-#
-# RELEASE is a tag of releases.yaml. MEGATRON_LM_REPOSITORY names another place to clone from, such as a mirror that a
-# cluster without internet access can reach. DIR appears complete and verified, or not at all.
+# RELEASE is a tag in releases.yaml. MEGATRON_LM_REPOSITORY is another repository to clone from, such as a mirror for a
+# cluster without internet access. DIR is created only after the commit has been verified.
 set -eu
 
 if [ $# -ne 2 ]; then

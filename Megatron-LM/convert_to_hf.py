@@ -29,49 +29,48 @@ if TYPE_CHECKING:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = parser.add_argument
-    add("--load", type=Path, required=True, help="checkpoint directory (holds iter_* directories)")
+    add("--load", type=Path, required=True, help="checkpoint directory (contains iter_* directories)")
     add("--iteration", type=int, help="default: the latest, from the tracker file")
-    add("--output", type=Path, required=True, help="directory to make; one that exists is replaced")
+    add("--output", type=Path, required=True, help="output directory; an existing one is replaced")
     add(
         "--tokenizer",
         type=Path,
-        help="directory, or the Hub's name of one in the cache; default: --tokenizer-model of the training run",
+        help="directory, or name on the Hub if it is in the cache; default: --tokenizer-model of the training",
     )
     add(
         "--architecture",
-        help="what it becomes: llama, qwen2, qwen3, gpt2, mixtral, qwen2_moe, qwen2_moe_ungated, qwen3_moe,"
-        " opensci, or a YAML file; default: the"
-        " first that can express it",
+        help="architecture of the result: llama, qwen2, qwen3, gpt2, mixtral, qwen2_moe, qwen2_moe_ungated,"
+        " qwen3_moe, opensci, or a YAML file; default: the first that can express the model",
     )
     add(
         "--converter",
-        help="who converts the weights: megatron_bridge, mbridge, mcore_bridge (on a GPU), or a Python script; default:"
-        " this one",
+        help="converter of the weights: megatron_bridge, mbridge, mcore_bridge (on a GPU), or a Python script;"
+        " default: this program",
     )
     add(
         "--converter-argument",
         action="append",
         default=[],
         metavar="WORD",
-        help="a word of the script's command line, with {load}, {checkpoint}, {iteration}, {output}, {tokenizer} filled"
-        " in; may be repeated",
+        help="an argument of the script, in which {load}, {checkpoint}, {iteration}, {output} and {tokenizer} are"
+        " replaced; may be repeated",
     )
     add(
         "--hf-config",
         type=Path,
-        help="directory whose config.json and code the other converter starts from; default: made for --architecture",
+        help="directory with config.json and code for the other converter; default: written for --architecture",
     )
     add("--data-path", help="prefix of indexed data for the comparison; default: the training run's")
     add(
         "--tolerance",
         type=float,
         default=1e-4,
-        help="of logits, relative to the largest (default: %(default)s)",
+        help="allowed difference of the logits, relative to the largest (default: %(default)s)",
     )
-    add("--done-marker", type=Path, help="file to write when all is done")
+    add("--done-marker", type=Path, help="file to write after success")
     return parser
 
 
@@ -110,10 +109,10 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
     """Convert one checkpoint.
 
     :param args: parsed arguments.
-    :param environment: of another converter, if one is requested.
+    :param environment: environment variables of another converter, if one is requested.
     :raises CheckpointError: if there is no checkpoint.
-    :raises ConversionError: if it cannot be converted as asked.
-    :raises MismatchError: if the result computes something else.
+    :raises ConversionError: if it cannot be converted with these options.
+    :raises MismatchError: if the converted model computes different logits.
     """
     from megatron_core_trainer import atomic_output, checkpointing
     from megatron_core_trainer.conversion import hugging_face_model, megatron_model
@@ -136,7 +135,7 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
         )
     dtype = "bfloat16" if settings["bf16"] else "float16" if settings["fp16"] else "float32"
     settings |= {"vocab_size": tokenizer.vocab_size, "eos": tokenizer.eod, "dtype": dtype}
-    # What the result computes with its weights alone, the original computes with muP's multipliers too.
+    # The converted model has muP's multipliers in its weights; the original model applies them separately.
     plain = folded_settings(settings)
     external, architecture = _converters(args, plain)
     obstacles = megatron_model.unknown_settings(settings)
@@ -181,7 +180,7 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
 def _converters(
     args: argparse.Namespace, settings: Mapping[str, Any]
 ) -> tuple[ExternalConverter | None, Architecture | None]:
-    """Return who converts the weights (None: this program) and what describes the result (None: that converter)."""
+    """Return the converter (None: this program) and the architecture (None: the converter defines it)."""
     from megatron_core_trainer.conversion.architecture import choose_architecture
     from megatron_core_trainer.conversion.external_converter import external_converter, needs_architecture
 
@@ -205,9 +204,9 @@ def _check(
 
     :param args: parsed arguments.
     :param checkpoint: the checkpoint.
-    :param settings: of the model, completed.
-    :param directory: of the written model.
-    :param architecture: converts the weights, before they are compared; None if they are there.
+    :param settings: completed settings of the model.
+    :param directory: folder of the written model.
+    :param architecture: converts the weights before the comparison; None if they are already written.
     :raises MismatchError: if they differ by more than the tolerance.
     """
     from megatron_core_trainer.conversion import comparison, hugging_face_model, megatron_model
@@ -224,7 +223,7 @@ def _check(
     tokens, origin = comparison.comparison_tokens(args.data_path, settings, vocab_size)
     logits = megatron_model.megatron_logits(model, tokens, vocab_size)
     del model
-    # transformers computes from here, with the unmodified torch.
+    # From here on transformers computes, with the unmodified torch.
     cpu_device.uninstall()
     if weights is not None:
         hugging_face_model.write_weights(directory, weights, settings["dtype"])

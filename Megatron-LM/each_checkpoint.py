@@ -5,14 +5,14 @@
         [--from-iteration N] [--spacing N] [--last N] [--iteration N] [--required] [--runs PATTERN --list FILE] \
         -- COMMAND … {iteration} …
 
-``--source`` is a Megatron checkpoint directory, or a path with ``{iteration}`` in it, of which every match is one piece
-of work. A piece of work is done when the path of ``--done`` exists; the command has to make it. Several of these may
-work on one source: each piece is claimed beside its ``--done``, and the claim ends with its owner. Checkpoints whose
-command fails are reported at the end (exit code 1), after the others. A checkpoint that is still being written is left
-for the next time.
+``--source`` is a Megatron checkpoint directory, or a path that contains ``{iteration}``; each match of it is one piece
+of work. A piece of work is done when the path of ``--done`` exists; the command must create it. Several processes can
+work on one source: each claims a piece with a file beside its ``--done``, and the claim ends with the process.
+Checkpoints whose command fails are reported at the end (exit code 1), after the others. A checkpoint that is still
+being written is left to the next call.
 
-With ``--runs '/runs/*/checkpoints'`` all of it is done for each directory that the pattern matches, in which
-``{directory}`` and ``{run}``, the part that ``*`` stands for, may be used; ``--list`` is written when all is done.
+With ``--runs '/runs/*/checkpoints'`` the program processes each directory that the pattern matches. ``{directory}`` and
+``{run}`` (the text that ``*`` matches) are replaced in the options; ``--list`` is written when everything is done.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ITERATION = re.compile(r"iter_(\d{7,})\Z")
 
 
 def available(source: str) -> list[int]:
-    """Return the iterations there is work for, ascending."""
+    """Return the iterations that have a checkpoint, in ascending order."""
     if "{iteration}" in source:
         before, _, after = source.partition("{iteration}")
         folder = Path(before).parent
@@ -49,14 +49,14 @@ def available(source: str) -> list[int]:
     found = []
     for path in Path(source).glob("iter_*"):
         match = _ITERATION.match(path.name)
-        # Megatron writes the tracker last; an older checkpoint than the tracked one is complete as well
+        # Megatron writes the tracker last, so checkpoints older than the tracked one are also complete
         if match and path.is_dir() and int(match.group(1)) <= tracked:
             found.append(int(match.group(1)))
     return sorted(found)
 
 
 def wanted(there: list[int], *, first: int, spacing: int, last: int | None) -> list[int]:
-    """Return those of the iterations that are asked for: from ``first`` on, ``spacing`` apart, and ``last``."""
+    """Return the requested iterations: from ``first`` on, ``spacing`` apart, and the ``last`` ones."""
     chosen: list[int] = []
     for iteration in there:
         if iteration < first:
@@ -67,7 +67,7 @@ def wanted(there: list[int], *, first: int, spacing: int, last: int | None) -> l
 
 
 def run(command: list[str], iteration: int) -> int:
-    """Run the command for one checkpoint; it does not outlive this process."""
+    """Run the command for one checkpoint; stop it when this process ends."""
     words = [word.replace("{iteration}", str(iteration)) for word in command]
     print(f"each_checkpoint: iteration {iteration}: {shlex.join(words)}", flush=True)
     began = time.monotonic()
@@ -88,14 +88,14 @@ def _die_with_parent() -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    sys.exit(128 + number)  # ends the command, and gives the claim back
+    sys.exit(128 + number)  # stops the command and releases the claim
 
 
 class Work:
-    """The pieces of work, and how far they are.
+    """The pieces of work and their state.
 
-    :param options: of the command line
-    :param command: its words
+    :param options: options of this program
+    :param command: the command to run, as a list of arguments
     """
 
     def __init__(self, options: argparse.Namespace, command: list[str]) -> None:
@@ -105,11 +105,11 @@ class Work:
         self._said: set[str] = set()
 
     def marker(self, iteration: int) -> Path:
-        """Return what the work on a checkpoint leaves."""
+        """Return the path that marks the work on a checkpoint as done."""
         return Path(self.options.done.replace("{iteration}", str(iteration)))
 
     def asked(self) -> list[int]:
-        """Return the iterations that are there and wanted, ascending."""
+        """Return the requested iterations that have a checkpoint, in ascending order."""
         source, one = self.options.source, self.options.iteration
         if one is not None:
             path = Path(source.replace("{iteration}", str(one)))
@@ -122,18 +122,18 @@ class Work:
         )
 
     def open(self) -> list[int]:
-        """Return the iterations that are wanted and not done, ascending."""
+        """Return the requested iterations that are not done, in ascending order."""
         asked = self.asked()
         return [number for number in asked if number not in self.failed and not self.marker(number).exists()]
 
     def do(self, iteration: int) -> bool:
-        """Work on a checkpoint, unless another process does; return whether this one did."""
+        """Process a checkpoint unless another process does so; return whether this process did it."""
         marker = self.marker(iteration)
         with claimed(marker) as owner:
             if owner is not None:
                 self._say(f"each_checkpoint: iteration {iteration}: {owner} works on it")
                 return False
-            if marker.exists():  # its owner ended between the two looks
+            if marker.exists():  # its owner ended between the two checks
                 return True
             code = run(self.command, iteration)
         if code != 0 and iteration not in available(self.options.source):
@@ -141,15 +141,15 @@ class Work:
         elif code != 0:
             self.failed.append(iteration)
         elif not marker.exists():
-            print(f"each_checkpoint: the command ended well but left no {marker}", file=sys.stderr)
+            print(f"each_checkpoint: the command succeeded, but did not create {marker}", file=sys.stderr)
             self.failed.append(iteration)
         return True
 
     def run_all(self) -> list[int]:
-        """Work until nothing is left to do; return the iterations whose command has failed."""
+        """Process checkpoints until nothing is left to do; return the iterations whose command failed."""
         while todo := self.open():
             if not any(self.do(iteration) for iteration in todo):
-                time.sleep(PAUSE_S)  # all of it is others': until they have done it, or are gone
+                time.sleep(PAUSE_S)  # other processes work on all pieces: wait until they end
         return self.failed
 
     def _say(self, text: str) -> None:
@@ -159,22 +159,26 @@ class Work:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Work on every checkpoint there is, those that appear meanwhile included."""
+    """Process every checkpoint, including those that appear meanwhile."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--source", required=True)
     parser.add_argument("--done", required=True)
     parser.add_argument("--from-iteration", type=int, default=0)
     parser.add_argument("--spacing", type=int, default=1)
     parser.add_argument("--last", type=int)
-    parser.add_argument("--iteration", type=int, help="only this one")
-    parser.add_argument("--runs", metavar="PATTERN", help="directories to work on, one after the other")
-    parser.add_argument("--list", metavar="FILE", help="with --runs: what has been worked on")
-    parser.add_argument("--required", action="store_true", help="fail when there is no checkpoint at all")
+    parser.add_argument("--iteration", type=int, help="process only this iteration")
+    parser.add_argument(
+        "--runs", metavar="PATTERN", help="pattern of the directories to process, one after the other"
+    )
+    parser.add_argument(
+        "--list", metavar="FILE", help="with --runs: write the processed checkpoints to this file"
+    )
+    parser.add_argument("--required", action="store_true", help="fail if there is no checkpoint")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        parser.error("which command? write it after --")
+        parser.error("a command is required after --")
     if "{iteration}" not in options.done:
         parser.error("--done needs {iteration}")
     signal.signal(signal.SIGTERM, _stop)
@@ -191,7 +195,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def of_each_run(options: argparse.Namespace, command: list[str]) -> int:
-    """Work on the checkpoints of every directory that ``--runs`` matches; report those without any."""
+    """Process the checkpoints of every directory that ``--runs`` matches; report directories without checkpoints."""
     if options.list:
         Path(options.list).unlink(missing_ok=True)
     runs, wrong = matched_runs(options.runs)
@@ -221,7 +225,7 @@ def of_each_run(options: argparse.Namespace, command: list[str]) -> int:
 def _work_on(
     matched: MatchedRun, options: argparse.Namespace, command: list[str], wrong: list[str]
 ) -> list[int]:
-    """Work on one directory; add what went wrong, and return the iterations that were asked for."""
+    """Process one directory, add its errors to the list, and return the requested iterations."""
     own = argparse.Namespace(**vars(options))
     own.source, own.done = matched.filled(options.source), matched.filled(options.done)
     work = Work(own, [matched.filled(word) for word in command])
@@ -235,7 +239,7 @@ def _work_on(
         failed = work.run_all()
         if failed:
             wrong.append(f"failed for iterations {', '.join(map(str, failed))} of {matched.directory}")
-        asked = work.asked()  # with those that have come meanwhile
+        asked = work.asked()  # including checkpoints that appeared meanwhile
     return asked
 
 

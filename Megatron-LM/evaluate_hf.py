@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Evaluate a Hugging Face model with lm-evaluation-harness, offline.
 
-Tasks are those of the task directories (``*.yaml``; data paths in them are relative to their directory) and any that
-the harness brings along whose data is on this machine. The results file has the harness's own structure and appears
-complete or not at all. Exit status 2: a task, the model or the data is not there.
+Tasks come from the task directories (``*.yaml``; their data paths are relative to their directory), or from the harness
+itself if their data is on this machine. The results file has the harness's structure and is written atomically. Exit
+status 2 means that a task, the model or the data is missing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer.atomic_output import write_json
+from megatron_core_trainer.evaluation import environment_report
 from megatron_core_trainer.evaluation.evaluation_models import EvaluationError, load_model
 from megatron_core_trainer.evaluation.evaluation_requests import directory_of, merged_results, parse_requests
 
@@ -28,35 +29,40 @@ if TYPE_CHECKING:
 
     from megatron_core_trainer.evaluation.evaluation_requests import TaskRequest
 
-# What the harness returns besides the figures; samples are long and hold the data.
+# Parts of the harness's results that are not stored; samples are long and contain the data.
 _LEFT_OUT = ("samples",)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = parser.add_argument
     add("--model", type=Path, required=True, help="directory with the converted model")
     add(
         "--tasks",
         required=True,
-        help="names of tasks, with commas between; NAME@N: N examples before each question",
+        help="names of tasks, separated by commas; NAME@N: N examples before each question",
     )
     add(
         "--tasks-dir", type=Path, action="append", default=[], help="directory of task files; may be repeated"
     )
     add("--output", type=Path, required=True, help="results file to write")
-    add("--limit", type=float, help="items of each task at most; below 1: share of them")
-    add("--batch-size", default="16", help="a number, or auto (default: %(default)s)")
-    add("--num-fewshot", type=int, help="examples of tasks without @; default: as the task says")
+    add("--limit", type=float, help="maximum number of items of each task; below 1: share of the items")
+    add("--batch-size", default="16", help="a number, auto, or auto:N (default: %(default)s)")
+    add("--num-fewshot", type=int, help="examples of tasks without @; default: the task's setting")
     add("--device", default="auto", help="cuda, cpu or auto (default)")
-    add("--backend", choices=["hf", "vllm"], default="hf", help="what computes (default: %(default)s)")
+    add(
+        "--backend",
+        choices=["hf", "vllm"],
+        default="hf",
+        help="library that runs the model (default: %(default)s)",
+    )
     add(
         "--backend-argument",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="of the harness's model class, such as tensor_parallel_size=2; may be repeated",
+        help="argument of the harness's model class, such as tensor_parallel_size=2; may be repeated",
     )
     return parser
 
@@ -113,19 +119,20 @@ def _run(
     directories: Sequence[Path],
     scratch: Path,
 ) -> dict[str, Any]:
-    """Run the harness once for tasks that share few-shot setting and directory, always on the same loaded model."""
+    """Run the harness once for the tasks that share a few-shot setting and a directory; the model stays loaded."""
     own = {path.stem for directory in directories for path in directory.glob("*.yaml")}
     names = {request.name for request in requests}
     if names <= own:
-        # A cache of its own: jobs that share a home directory do not wait for, or read, each other's. Data of the
-        # harness's tasks is in the common one.
+        # Use a private cache, so that jobs with the same home directory neither wait for nor read each other's files.
+        # The data of the harness's tasks stays in the common cache.
         os.environ["HF_DATASETS_CACHE"] = f"{scratch}/datasets"
     from lm_eval import evaluator
     from lm_eval.tasks import TaskManager
 
-    # The harness would record the git commit of the working directory, which is not its own.
+    # The harness would record the git commit of the working directory, which belongs to another project.
     evaluator.get_git_commit_hash = lambda: None
-    # Reading the harness's thousands of task files takes seconds; only do so for a task that is not ours.
+    environment_report.collect_in_process()
+    # Reading the thousands of task files of the harness takes seconds, so do it only for a task that needs them.
     manager = TaskManager(
         include_path=[str(directory) for directory in directories] or None, include_defaults=not names <= own
     )
@@ -176,7 +183,7 @@ def _evaluated(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep progress bars, and a warning for every long question, out of the job's log unless something fails."""
+    """Hide progress bars and warnings about long questions in the job's log unless something fails."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     messages = io.StringIO()
     try:

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Make the environment of training, conversion and evaluation jobs: install.sh VENV_DIR [PIP_ARGUMENT...]
+# Create the environment of training, conversion and evaluation jobs: install.sh VENV_DIR [PIP_ARGUMENT...]
 #
-# PYTHON names the interpreter (default python3; 3.11 or newer). Further arguments go to pip, for example an index with
-# the torch build that fits the machine. When the environment already holds exactly that, nothing is done.
+# PYTHON is the interpreter (default python3; 3.11 or newer). Further arguments are passed to pip, for example the index
+# of a torch build for this machine. If the environment is up to date, the script does nothing.
 set -eu
 
 if [ $# -lt 1 ]; then
@@ -36,10 +36,10 @@ if ! [ -x "$venv/bin/python" ]; then
 fi
 echo "installing torch, megatron-core, transformers and lm-evaluation-harness (some minutes the first time)"
 rm -f "$stamp"
-# torch has many builds, each with libraries of its own: which one is for the machine, and its index, to say
+# torch has many builds with different libraries, so it is not in the lock file: the caller's index selects the build
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$torch" "$@"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement "$lock"
-# a module that Python imports at its start
+# Python imports this module when it starts
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 cp "$here/numpy_product.py" "$site/numpy_product.py"
 echo "import numpy_product" > "$site/numpy_product.pth"

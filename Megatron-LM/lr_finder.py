@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Find a learning rate: raise it exponentially while training, and read the curve of losses.
+"""Find a learning rate: increase it exponentially during a training, and analyse the losses.
 
 lr_finder.py sweep ARGUMENT...   trains as pretrain_gpt.py ARGUMENT... --lr-finder does (also under srun or torchrun)
                                  and writes SAVE/lr_finder/{lr_finder_data.csv, lr_finder_data.npz, lr_finder.json}
-lr_finder.py suggest DIRECTORY   writes lr_finder.json of a sweep of Megatron-DeepSpeed's, which leaves the data alone
-lr_finder.py report SWEEP...     reads sweeps, compares them, and writes OUTPUT.json and, with --plot, OUTPUT.png
+lr_finder.py suggest DIRECTORY   writes lr_finder.json for a search of Megatron-DeepSpeed, which writes only the data
+lr_finder.py report SWEEP...     compares searches, and writes OUTPUT.json and, with --plot, OUTPUT.png
 
-lr_finder.json names every minimum, the steepest descent, the blow-up and the suggested learning rates.
+lr_finder.json contains every minimum, the steepest descent, the divergence and the suggested learning rates.
 """
 
 from __future__ import annotations
@@ -31,27 +31,34 @@ if TYPE_CHECKING:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Make the parser; what follows ``sweep`` is for the trainer's."""
+    """Build the parser; the trainer's parser reads the arguments after ``sweep``."""
     parser = argparse.ArgumentParser(
         prog="lr_finder.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("sweep", help="train with a rising learning rate; takes pretrain_gpt.py's arguments")
-    suggest = commands.add_parser("suggest", help="write what a sweep's data says beside them")
-    suggest.add_argument("directory", type=Path, help="SAVE of the sweep")
-    report = commands.add_parser("report", help="read and compare sweeps")
+    commands.add_parser(
+        "sweep", help="train with a rising learning rate; has the arguments of pretrain_gpt.py"
+    )
+    suggest = commands.add_parser("suggest", help="write lr_finder.json for the data of a search")
+    suggest.add_argument("directory", type=Path, help="SAVE of the search")
+    report = commands.add_parser("report", help="compare searches")
     add = report.add_argument
-    add("sweeps", nargs="+", metavar="SWEEP", help="LABEL=DIRECTORY or DIRECTORY that a sweep was saved in")
-    add("--output", type=Path, help="path of the files to write, without their extension")
+    add("sweeps", nargs="+", metavar="SWEEP", help="LABEL=DIRECTORY or DIRECTORY of a search")
+    add("--output", type=Path, help="path of the output files, without their extension")
     add("--plot", action="store_true", help="write OUTPUT.png")
     add("--smooth-share", type=float, default=0.03, help="window of the smoothing (default: %(default)s)")
-    add("--min-separation", type=float, default=0.0, help="of two minima, in log10 of the rate")
+    add(
+        "--min-separation",
+        type=float,
+        default=0.0,
+        help="minimum distance of two minima, in log10 of the rate",
+    )
     add("--current-lr", type=float, help="a learning rate to mark in the plot")
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a sweep or read some; return the exit status.
+    """Run a search, or analyse finished ones; return the exit status.
 
     :param argv: the arguments, without the program's name.
     """
@@ -72,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def report(args: argparse.Namespace) -> None:
-    """Analyse sweeps, print what they suggest, and write it.
+    """Analyse searches; print and write the learning rates that they suggest.
 
     :param args: parsed arguments.
     :raises CurveError: if a sweep cannot be read.

@@ -1,7 +1,7 @@
-"""Give numpy 2 the name ``numpy.product``, which upstream's releases before 0.16 call when they save checkpoints.
+"""Define ``numpy.product`` for numpy 2; releases of upstream before 0.16 call it when they save checkpoints.
 
-``numpy_product.pth`` in the environment imports this when Python starts. Upstream's checkouts stay as they were
-committed, and a program that does not use numpy does not load it.
+``numpy_product.pth`` in the environment imports this module when Python starts. Upstream's checkouts are therefore not
+changed, and programs that do not use numpy do not load it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _WithProduct(Loader):
-    """Loads numpy and adds the name."""
+    """Loads numpy and adds the function."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
@@ -33,7 +33,7 @@ class _WithProduct(Loader):
 
 
 class _NumpyFinder(MetaPathFinder):
-    """Finds numpy, once, as the other finders do."""
+    """Finds numpy with the other finders, once."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -6,14 +6,14 @@
 ``DIR`` is the ``HF_HOME`` of the jobs. Each ITEM is a JSON object with ``key``, ``name`` and one kind:
 
     {"model": REPOSITORY, "revision": …, "files": [PATTERN, …]}      a repository of models
-    {"tokenizer": REPOSITORY, "revision": …, "files": [PATTERN, …]}  the same; it is loaded once
+    {"tokenizer": REPOSITORY, "revision": …, "files": [PATTERN, …]}  the same; also loaded once
     {"dataset": REPOSITORY, "config": …, "revision": …}              a data set, as ``datasets`` loads it
     {"task": NAME}                                                   the data of a task of lm-evaluation-harness
     {"url": ADDRESS, "file": NAME, "sha256": …}                      one file, ``DIR/files/NAME``
 
-What an item consists of is recorded in ``DIR/prefetched/KEY``, a line with size and path for each file, once it is
-complete. Items whose record is true are passed over, without internet. Exit status 1: an item could not be fetched; the
-others were.
+When an item is complete, ``DIR/prefetched/KEY`` records its files, one line with size and path for each. Items whose
+files match their record are skipped, which needs no internet. Exit status 1: an item could not be fetched; the others
+were.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _SILENT_S = 60
 
 
 class FetchError(Exception):
-    """An item that cannot be fetched; the text says why."""
+    """An item cannot be fetched; the message has the reason."""
 
 
 def wrong_files(home: Path, key: str) -> list[Path] | None:
-    """Return the files of an item that are not there with their sizes; None if it has no record.
+    """Return the files of an item that are missing or have another size; None if it has no record.
 
     :param home: the cache.
-    :param key: of the item.
+    :param key: key of the item.
     """
     try:
         lines = (home / "prefetched" / key).read_text(encoding="utf-8").splitlines()
@@ -66,16 +66,16 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 def forget(home: Path, files: Iterable[Path]) -> None:
-    """Delete damaged files: the libraries take a file that exists for a whole one, and fetch no second time.
+    """Delete damaged files, because the libraries assume that an existing file is complete and do not fetch it again.
 
     :param home: the cache.
-    :param files: below it.
+    :param files: paths relative to the cache.
     """
     for file in files:
         if file.is_relative_to(home / "datasets"):
             shutil.rmtree(
                 file.parent, ignore_errors=True
-            )  # the tables of one data set, which are made together
+            )  # the tables of one data set, which are created together
         else:
             file.resolve().unlink(missing_ok=True)
             file.unlink(missing_ok=True)
@@ -85,8 +85,8 @@ def record(home: Path, key: str, files: Iterable[Path]) -> None:
     """Write the record of a complete item.
 
     :param home: the cache.
-    :param key: of the item.
-    :param files: what it consists of, below the cache.
+    :param key: key of the item.
+    :param files: its files, relative to the cache.
     """
     paths = sorted({file for file in files if file.is_file()})
     if not paths:
@@ -99,8 +99,8 @@ def fetch(home: Path, item: dict[str, Any]) -> list[Path]:
     """Fetch one item; return its files.
 
     :param home: the cache.
-    :param item: as the command line describes it.
-    :raises FetchError: for a file whose content is not what the item says.
+    :param item: the item of the command line.
+    :raises FetchError: if the content of a file does not match the item.
     """
     if "model" in item:
         return _model_files(home, item["model"], item)
@@ -117,9 +117,9 @@ def fetch(home: Path, item: dict[str, Any]) -> list[Path]:
 
 
 def _tokenizer_files(home: Path, item: dict[str, Any]) -> list[Path]:
-    """Fetch a tokenizer and load it: the library notes in the cache which files the repository does not have.
+    """Fetch a tokenizer and load it, so that the library records in the cache which files the repository does not have.
 
-    Offline it takes those for missing otherwise. Whether this environment can load it matters to the job only.
+    Without this record it reports them as missing when it is offline. A failure to load matters only to the job.
     """
     name = item["tokenizer"]
     files = _model_files(home, name, item)
@@ -132,10 +132,10 @@ def _tokenizer_files(home: Path, item: dict[str, Any]) -> list[Path]:
 
 
 def _model_files(home: Path, name: str, item: dict[str, Any]) -> list[Path]:
-    """Fetch a repository of models; return its files, whose sizes the hub confirms."""
+    """Fetch a repository of models; return its files after a comparison of their sizes with the hub."""
     hub = import_module("huggingface_hub")
     revision, patterns = item.get("revision"), item.get("files")
-    # without an answer, the library would be content with what it has
+    # if the hub does not respond, the library would use the files that it has
     siblings = hub.HfApi().repo_info(name, revision=revision, files_metadata=True).siblings or []
     sizes = {file.rfilename: file.size for file in siblings}
     wanted = set(import_module("huggingface_hub.utils").filter_repo_objects(sizes, allow_patterns=patterns))
@@ -153,13 +153,13 @@ def _model_files(home: Path, name: str, item: dict[str, Any]) -> list[Path]:
 
 
 def _references(snapshot: Path) -> Iterable[Path]:
-    """Return the files that name a snapshot of the hub's cache, without which its branch is not found offline."""
+    """Return the reference files of a snapshot in the hub's cache; its branch is not found offline without them."""
     references = snapshot.parents[1] / "refs"
     return (file for file in references.rglob("*") if file.is_file() and file.read_text() == snapshot.name)
 
 
 def _files_of(dataset: Any) -> list[Path]:
-    """Return the files of a loaded data set: those in the folders of its tables."""
+    """Return the files of a loaded data set: all files in the folders of its tables."""
     parts = dataset.values() if hasattr(dataset, "values") else [dataset]
     folders = {Path(file["filename"]).parent for part in parts for file in part.cache_files}
     return [file for folder in folders for file in folder.iterdir() if not file.name.endswith(".lock")]
@@ -170,7 +170,7 @@ def _task_files(name: str) -> list[Path]:
     manager = tasks.TaskManager()
     if name not in manager.all_tasks:
         raise FetchError("lm-evaluation-harness has no such task")
-    loaded = manager.load([name])["tasks"].values()  # a group has several
+    loaded = manager.load([name])["tasks"].values()  # a group has several tasks
     return [file for task in loaded for file in _files_of(task.dataset)]
 
 
@@ -206,10 +206,10 @@ def _first_line(error: Exception) -> str:
 
 
 def fetch_all(home: Path, items: Sequence[dict[str, Any]]) -> int:
-    """Fetch what is not there, and report each item; return the exit status.
+    """Fetch the missing items and report each item; return the exit status.
 
     :param home: the cache.
-    :param items: as the command line describes them.
+    :param items: the items of the command line.
     """
     failed = 0
     for item in items:
@@ -234,11 +234,11 @@ def fetch_all(home: Path, items: Sequence[dict[str, Any]]) -> int:
 def main(words: Sequence[str]) -> int:
     """Run the program and return its exit status.
 
-    :param words: the command line, without this program's name.
+    :param words: the arguments, without this program's name.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], allow_abbrev=False)
     parser.add_argument("--home", type=Path, required=True, help="the cache, HF_HOME of the jobs")
-    parser.add_argument("items", nargs="+", type=json.loads, metavar="ITEM", help="what to fetch, as JSON")
+    parser.add_argument("items", nargs="+", type=json.loads, metavar="ITEM", help="an item to fetch, as JSON")
     args = parser.parse_args(words)
     home = args.home.absolute()
     home.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Turn text into Megatron's indexed data, a tokenizer, and evaluation tasks.
+"""Convert text to Megatron's indexed data, a tokenizer, and evaluation tasks.
 
-Without --input the text is the Python standard library's sources, which every machine has. OUTPUT then holds
-{train,valid,test}_text_document.{bin,idx}, {train,valid,test}_tokens (the number of tokens alone), tokenizer/,
-evaluation/ and manifest.json. OUTPUT appears complete or not at all; a second run with the same arguments sees that and
-does nothing, and continues where an interrupted one stopped.
+Without --input the text is the source code of Python's standard library, which every machine has. OUTPUT contains
+{train,valid,test}_text_document.{bin,idx}, {train,valid,test}_tokens (only the number of tokens), tokenizer/,
+evaluation/ and manifest.json. OUTPUT is created atomically. A second run with the same arguments does nothing if OUTPUT
+exists, and otherwise continues an interrupted run.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _WITHOUT_EFFECT = ("output", "workers", "piece_size")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line."""
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = parser.add_argument
-    add("--output", type=Path, required=True, help="directory to make")
+    add("--output", type=Path, required=True, help="output directory")
     add(
         "--input",
         nargs="+",
-        help=".txt, .jsonl or .parquet files, or data sets' directories; default: the standard library's sources",
+        help=".txt, .jsonl or .parquet files, or directories of data sets; default: Python's standard library",
     )
     add("--json-key", default="text", help="key of the text, or its column (default: %(default)s)")
     add(
@@ -62,20 +62,20 @@ def build_parser() -> argparse.ArgumentParser:
         "--seed",
         type=int,
         default=1234,
-        help="of the documents' order and the questions (default: %(default)s)",
+        help="seed of the order of documents and of the questions (default: %(default)s)",
     )
     add(
         "--heldout-pieces",
         type=int,
         default=40,
-        help="documents of the perplexity task (default: %(default)s)",
+        help="number of documents of the perplexity task (default: %(default)s)",
     )
-    add("--heldout-size", type=int, default=2000, help="characters of each at most (default: %(default)s)")
+    add("--heldout-size", type=int, default=2000, help="maximum characters of each (default: %(default)s)")
     add(
         "--questions",
         type=int,
         default=200,
-        help="questions of the multiple-choice task (default: %(default)s)",
+        help="number of questions of the multiple-choice task (default: %(default)s)",
     )
     add(
         "--question-context", type=int, default=60, help="characters before the choice (default: %(default)s)"
@@ -84,15 +84,15 @@ def build_parser() -> argparse.ArgumentParser:
         "--task-documents",
         type=int,
         default=20_000,
-        help="documents that the tasks are made from at most (default: %(default)s)",
+        help="maximum number of documents for the tasks (default: %(default)s)",
     )
     add(
         "--workers",
         type=int,
         default=1,
-        help="processes; they do not change the output (default: %(default)s)",
+        help="number of processes; does not change the output (default: %(default)s)",
     )
-    add("--piece-size", type=int, default=32_000_000, help="bytes of text that are done at a time, about")
+    add("--piece-size", type=int, default=32_000_000, help="approximate bytes of text in a piece of work")
     return parser
 
 
@@ -111,10 +111,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Write the data unless it is there already.
+    """Write the data unless it exists already.
 
     :param args: parsed arguments.
-    :raises CorpusError: for input that cannot be used, or an output directory that holds something else.
+    :raises CorpusError: for invalid input, or an output directory with other content.
     """
     sources = corpus.own_files(args.input) if args.input else corpus.standard_library()
     wanted = corpus.fingerprint(sources, _influences(args))
@@ -164,9 +164,9 @@ def _is_prepared(output: Path, wanted: str) -> bool:
 
 @contextlib.contextmanager
 def _work_directory(path: Path) -> Iterator[Path]:
-    """Give the directory of the pieces, to one process at a time; it goes when the block ends well or with a mistake.
+    """Yield the directory of the pieces to one process at a time; delete it after success or invalid input.
 
-    It stays when the process is killed or a disk is full: the next one continues from it.
+    It is kept if the process is killed or a disk is full, so that the next run continues.
     """
     path.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
@@ -187,14 +187,14 @@ def _write(
 ) -> dict[str, Any]:
     lenient = (
         not args.input
-    )  # a person's own file must be right; the standard library has a few in other encodings
+    )  # files of the user must be valid text; the standard library has a few in other encodings
     units = tokenized_pieces.divide(sources, args.piece_size)
     vocab_size, end = _tokenizer(args, units, directory / "tokenizer", lenient=lenient)
     task = tokenized_pieces.Task(
         work=work,
         tokenizer=None if args.tokenizer == "byte" else directory / "tokenizer",
         end=end,
-        # Megatron's rule (DType.optimal_dtype): two bytes while they suffice.
+        # Megatron's rule (DType.optimal_dtype): two bytes if they suffice.
         dtype="uint16" if vocab_size < 65500 else "int32",
         key=args.json_key,
         seed=args.seed,

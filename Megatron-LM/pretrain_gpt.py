@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train a GPT model with megatron-core: one process, or one per rank under torchrun or srun.
 
-Flags, log lines, checkpoints and exit behaviour are those of Megatron-LM core_v0.16.1 (``--help``).
+Flags (``--help``), log lines, checkpoints and exit behaviour are those of Megatron-LM core_v0.16.1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if __name__ == "__main__":
     import os
     import sys
 
-    # Read when torch is loaded: threads that wait for a busy core shall not burn another one.
+    # Read when torch is loaded. Waiting threads should sleep instead of keeping another core busy.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     from megatron_core_trainer.main import main

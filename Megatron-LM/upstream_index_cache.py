@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Run upstream's own, unchanged training script with an index cache that it shares with other trainings.
+"""Run upstream's unchanged training script with an index cache that it shares with other trainings.
 
     python upstream_index_cache.py CHECKOUT/pretrain_gpt.py --data-cache-path DIR ARGUMENT…
 
-Each index of the data is built by one of the trainings that use ``DIR``; the others wait for it and load it
-(``megatron_core_trainer/data/index_cache.py``). ``upstream_lr_finder.py`` may stand before the checkout's script. Where
-there is no GPU, ``upstream_on_cpu.py`` stands before this program.
+One of the trainings that use ``DIR`` builds each index of the data; the others wait for it and load it
+(``megatron_core_trainer/data/index_cache.py``). ``upstream_lr_finder.py`` can precede the checkout's script. Without a
+GPU, ``upstream_on_cpu.py`` precedes this program.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _NAME = "upstream_index_cache.py"
 
 
 def main(words: list[str]) -> None:
-    """Run the script that the first word names, with the other words as its arguments.
+    """Run the script of the first argument with the other arguments.
 
-    :param words: the command line, without this program's name.
+    :param words: the arguments, without this program's name.
     """
     script = upstream_script(words)
     if not script.is_file():

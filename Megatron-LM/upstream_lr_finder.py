@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Find a learning rate with upstream's own, unchanged training script, which has no such search.
+"""Search for a learning rate with upstream's unchanged training script, which has no such search.
 
     python upstream_lr_finder.py CHECKOUT/pretrain_gpt.py --lr-finder-save DIR ARGUMENT…
 
-The script trains with the other arguments while the learning rate rises exponentially over ``--train-iters``; the
-search has the options of ``lr_finder.py sweep`` (``--lr-finder-start-lr`` …) and leaves the same files in
-``DIR/lr_finder``. Validation and checkpoints are upstream's own affair: give ``--eval-iters 0`` and no ``--save``.
-``--lr``, which upstream wants, says only how the rates of parameter groups relate to each other (``--decoupled-lr``).
-Where there is no GPU, ``upstream_on_cpu.py`` stands before it.
+The script trains with the other arguments while the learning rate rises exponentially over ``--train-iters``. The
+search has the options of ``lr_finder.py sweep`` (``--lr-finder-start-lr`` …) and writes the same files to
+``DIR/lr_finder``. It does not change validation and checkpoints: give ``--eval-iters 0`` and no ``--save``. ``--lr``,
+which upstream requires, only determines the ratios between the rates of parameter groups (``--decoupled-lr``). Without
+a GPU, ``upstream_on_cpu.py`` precedes this program.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LOSS = "lm loss"
 
 
 class Search:
-    """A search for a learning rate, fed with each step by upstream's training loop.
+    """A learning-rate search that upstream's training loop calls in each step.
 
-    :param options: those of the search; ``lr_finder_save`` is the folder to write.
-    :param arguments: gives upstream's own, once it has read them.
+    :param options: options of the search; ``lr_finder_save`` is the output folder.
+    :param arguments: returns upstream's arguments, after upstream has parsed them.
     """
 
     def __init__(self, options: argparse.Namespace, arguments: Any) -> None:
@@ -46,7 +46,7 @@ class Search:
     def rate(self, samples: float) -> float:
         """Return the learning rate after a number of sequences.
 
-        :param samples: the sequences that upstream's schedule has counted.
+        :param samples: the number of sequences in upstream's schedule.
         """
         args, options = self._arguments(), self._options
         steps = max(1, args.train_iters - 1) * args.global_batch_size
@@ -55,7 +55,7 @@ class Search:
         )
 
     def group_rate(self, scheduler: Any, group: dict[str, Any]) -> float:
-        """Return the learning rate of a parameter group: groups keep the relation that the command line gives them.
+        """Return the learning rate of a parameter group; the ratios between groups are those of the command line.
 
         :param scheduler: upstream's ``OptimizerParamScheduler``.
         :param group: the group.
@@ -65,10 +65,10 @@ class Search:
         return self.rate(scheduler.num_steps) * relation
 
     def add(self, rate: float, losses: dict[str, Any]) -> None:
-        """Record the losses of an iteration, and find out together with the other ranks whether to stop.
+        """Record the losses of an iteration, and agree with the other ranks whether to stop.
 
         :param rate: the learning rate of its step.
-        :param losses: by name, empty on ranks without the last pipeline stage.
+        :param losses: losses by name; empty on ranks without the last pipeline stage.
         """
         self._iterations += 1
         loss = losses.get(_LOSS, next(iter(losses.values()), None))
@@ -87,7 +87,7 @@ class Search:
 
 
 def install(search: Search, training: Any, scheduler: Any) -> None:
-    """Let a search set upstream's learning rates, see its losses and end its training.
+    """Patch upstream so that a search sets the learning rates, reads the losses and can end the training.
 
     :param search: the search.
     :param training: the module ``megatron.training.training``.
@@ -111,7 +111,7 @@ def install(search: Search, training: Any, scheduler: Any) -> None:
 
         try:
             result = train(*words, **settings)
-        except SystemExit as end:  # upstream's way to stop early
+        except SystemExit as end:  # upstream stops early in this way
             if not end.code:
                 write()
             raise
@@ -127,9 +127,9 @@ def install(search: Search, training: Any, scheduler: Any) -> None:
 
 
 def main(words: list[str]) -> None:
-    """Run the script that the first word names while the learning rate rises.
+    """Run the script of the first argument while the learning rate rises.
 
-    :param words: the command line, without this program's name.
+    :param words: the arguments, without this program's name.
     """
     script = Path(words[0]) if words else Path()
     if not script.is_file():

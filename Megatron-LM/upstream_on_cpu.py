@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Run upstream's own, unchanged pretrain_gpt.py where there is no GPU.
+"""Run upstream's unchanged pretrain_gpt.py on a machine without a GPU.
 
     python upstream_on_cpu.py CHECKOUT/pretrain_gpt.py ARGUMENT…
 
-Starters beside this one may stand before the checkout's script: ``upstream_index_cache.py``, ``upstream_lr_finder.py``.
+The starters ``upstream_index_cache.py`` and ``upstream_lr_finder.py`` can precede the checkout's script.
 
-Besides the CUDA calls that ``megatron_core_trainer/cpu_device.py`` answers, upstream wants what such a machine does not
-have: Triton, and CUDA kernels compiled at start. The data set index builder, which it would compile inside the
-checkout, is that of the installed megatron-core.
+``megatron_core_trainer/cpu_device.py`` redirects the CUDA calls. This program also replaces Triton, skips the CUDA
+kernels that upstream compiles at its start, and uses the data set index builder of the installed megatron-core, which
+upstream would compile inside the checkout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INDEX_BUILDER = "megatron.core.datasets.helpers_cpp"
 
 
 class _Kernels(ModuleType):
-    """A module of kernels that are only ever defined: decorators give functions back, other names are modules too."""
+    """A module for kernels that are defined but never called; its attributes act as decorators and as modules."""
 
     def __init__(self, name: str, **attributes: Any) -> None:
         super().__init__(name)
@@ -47,23 +47,23 @@ class _Kernels(ModuleType):
 
 
 def _provide_triton() -> None:
-    """Let modules import that define Triton kernels, where Triton is not installed."""
+    """Make modules with Triton kernels importable if Triton is not installed."""
     if util.find_spec("triton") is not None:
         return
-    import_module("torch._dynamo")  # PyTorch looks for the real one, once
+    import_module("torch._dynamo")  # PyTorch looks for the real Triton once
     language = _Kernels("triton.language")
     sys.modules["triton"] = _Kernels("triton", __version__="3.4.0", language=language)
     sys.modules["triton.language"] = language
 
 
 def _complete_typing() -> None:
-    """Give Python 3.11 the name that core_v0.18 and later import from :mod:`typing`, as Python 3.12 has it."""
+    """Add the name to :mod:`typing` of Python 3.11 that core_v0.18 and later import; Python 3.12 has it."""
     if not hasattr(typing, "override"):
         vars(typing)["override"] = import_module("typing_extensions").override
 
 
 def _provide_index_builder() -> None:
-    """Take the compiled index builder of the installed megatron-core, instead of compiling it inside the checkout.
+    """Use the compiled index builder of the installed megatron-core instead of compiling it inside the checkout.
 
     Its source, ``megatron/core/datasets/helpers.cpp``, is the same in core_v0.16.1 and core_v0.19.0.
     """
@@ -79,23 +79,23 @@ def _provide_index_builder() -> None:
 
 
 def _skip_cuda_kernels(checkout: Path) -> None:
-    """Compile no CUDA kernels; up to core_v0.16 upstream does so whether it uses them or not."""
+    """Skip the compilation of CUDA kernels; up to core_v0.16 upstream compiles them even if it does not use them."""
     if (checkout / "megatron/legacy/fused_kernels").is_dir():
         vars(import_module("megatron.legacy.fused_kernels"))["load"] = lambda args: None
 
 
 def _skip_warm_up() -> None:
-    """Draw no random numbers for warming kernels up.
+    """Skip the warm-up of kernels, which draws random numbers.
 
-    On a GPU they come from its own generator; here it is the one that the weights are drawn from.
+    A GPU has a separate generator for them; on a CPU they would change the initial weights.
     """
     vars(import_module("megatron.training.initialize"))["_warmup_jit_function"] = lambda **_: None
 
 
 def _name_what_transformer_engine_would() -> None:
-    """Complete what asks by name for parts that only Transformer Engine brings, whether it uses them or not.
+    """Define names of Transformer Engine that upstream refers to even if it does not use them.
 
-    Those are the router of experts, and ``pretrain_bert.py``, which takes the other layers with ``--spec local``.
+    The router of experts does so, and ``pretrain_bert.py``, which uses other layers with ``--spec local``.
     """
     vars(import_module("megatron.core.transformer.moe.moe_utils")).setdefault("te_general_gemm", None)
     layers = vars(import_module("megatron.core.models.bert.bert_layer_specs"))
@@ -103,7 +103,7 @@ def _name_what_transformer_engine_would() -> None:
 
 
 def _exchange_tokens_of_experts() -> None:
-    """Take sizes of what ranks exchange as tensors too: upstream makes lists of those that are on a GPU only."""
+    """Accept tensors as sizes of exchanged tokens: upstream converts only tensors on a GPU to lists."""
     distributed = import_module("torch.distributed")
     original = distributed.all_to_all_single
 
@@ -118,10 +118,10 @@ def _exchange_tokens_of_experts() -> None:
 
 
 def _let_norms_be_sequence_parallel() -> None:
-    """Let PyTorch's norms stand where Apex's or Transformer Engine's would, under sequence parallelism too.
+    """Allow PyTorch's norms instead of those of Apex or Transformer Engine with sequence parallelism.
 
-    Upstream's wrapper refuses them there because nothing marks their weights, whose gradients each rank has a part of;
-    its ``FusedLayerNorm`` marks them in this way.
+    Upstream's wrapper refuses them because their weights are not marked, although each rank has only a part of their
+    gradients. ``FusedLayerNorm`` of upstream marks its weights in the same way.
     """
     wrapper = import_module("megatron.core.transformer.torch_norm").WrappedTorchNorm
     original = wrapper.__new__
@@ -140,19 +140,19 @@ def _let_norms_be_sequence_parallel() -> None:
 
 
 def _keep_queue_in_process() -> None:
-    """Collect what a checkpoint's writers report in this process.
+    """Collect the reports of a checkpoint's writers in this process.
 
-    The original starts a queue manager as a new process, which would import the training script once more, without
-    any of this.
+    The original starts a queue manager as a new process, which would import the training script again without these
+    patches.
     """
     writers = import_module("megatron.core.dist_checkpointing.strategies.filesystem_async")
     vars(writers)["_results_queue"] = queue.SimpleQueue()
 
 
 def main(words: list[str]) -> None:
-    """Run the script that the first word names, with the other words as its arguments.
+    """Run the script of the first argument with the other arguments.
 
-    :param words: the command line, without this program's name.
+    :param words: the arguments, without this program's name.
     """
     script = upstream_script(words)
     if not script.is_file():

@@ -214,7 +214,7 @@ def _fitted(approach: Callable[..., OptimumLaw], n: Array, d: Array, values: Arr
 
 def trunks(rng: np.random.Generator, kept: Coverage, truth: Surface) -> None:
     n, d, values = trunk_sweep(rng, truth)
-    law_quantities("trunks, taken for independent runs", kept, truth, n, d, values)
+    law_quantities("trunks, assumed to be independent runs", kept, truth, n, d, values)
     law_quantities("trunks", kept, truth, n, d, values, trunks=n.tolist())
     kept_allocation(
         "approach 1 on trunks", kept, truth, lambda *runs: approach_1(*runs, n.tolist()), (n, d, values)
@@ -377,7 +377,7 @@ def chinchilla(count: int) -> None:
         kept["chinchilla"].append(
             (float(other.alpha) - truth.alpha, float(other.beta) - truth.beta, predicted / true - 1)
         )
-    print("| tool | rms error of α | of β | of the loss at 10 times the size | s a fit | intervals |")
+    print("| tool | rms error of α | of β | of the loss at 10 times the size | s per fit | intervals |")
     print("| --- | --- | --- | --- | --- | --- |")
     for tool, errors in kept.items():
         a, b, loss = np.sqrt((np.array(errors) ** 2).mean(0))

@@ -14,7 +14,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from airflow_megatron.megatron.health.training_health import TrainingHealth
+from airflow_megatron.megatron.health.training_health import HealthSettings, TrainingHealth
 from airflow_megatron.megatron.logs.log_lines import IterationRecord
 from airflow_megatron.spec.model.schema import HealthSection
 
@@ -60,7 +60,7 @@ class Training:
 
     def alarms(self) -> list[tuple[str, float]]:
         """Return the detectors that gave alarm and how many lines (a stall: seconds) after the fault; before it < 0."""
-        health = TrainingHealth(HealthSection(), (100,))
+        health = TrainingHealth(HealthSettings(HealthSection(), (100,)))
         now, found = 0.0, []
         for number in range(1, LINES):
             if self.fault == "stall" and number == self.fault_at:
@@ -97,7 +97,7 @@ def main() -> None:
     print(f"{len(trainings)} trainings, {without} of them without a fault: {false} false alarms")
     print(f"{1e6 * seconds / (len(trainings) * LINES):.0f} µs a line, the making of it included")
     print(
-        "\n| fault | trainings | missed | reported after, median | at most |\n| --- | --- | --- | --- | --- |"
+        "\n| fault | trainings | missed | reported after (median) | maximum |\n| --- | --- | --- | --- | --- |"
     )
     for fault, delay in delays.items():
         unit = "s" if fault == "stall" else "lines"

@@ -18,9 +18,9 @@ ON_CPU = "from megatron_core_trainer import cpu_device; cpu_device.install(); "
 ROWS = {
     "Python alone": "pass",
     "torch": "import torch",
-    "torch, megatron-core as it is": "import megatron.core",
-    "torch, megatron-core by this trainer on a CPU": ON_CPU + "import megatron.core",
-    "torch, megatron-core, transformers by this trainer on a CPU": ON_CPU
+    "torch, unmodified megatron-core": "import megatron.core",
+    "torch, megatron-core in this trainer on a CPU": ON_CPU + "import megatron.core",
+    "torch, megatron-core, transformers in this trainer on a CPU": ON_CPU
     + "import megatron.core, transformers",
 }
 

@@ -192,8 +192,8 @@ def main() -> None:
                 **cluster.airflow_connection(),
             }
             print(
-                f"| {JOBS} jobs, looked at every {INTERVAL_S:.0f} s | squeue an hour | sacct an hour "
-                "| SSH logins an hour | queries an hour and job |\n| --- | --- | --- | --- | --- |",
+                f"| {JOBS} jobs, polled every {INTERVAL_S:.0f} s | squeue per hour | sacct per hour "
+                "| SSH logins per hour | queries per hour and job |\n| --- | --- | --- | --- | --- |",
                 flush=True,
             )
             asyncio.run(one_poller(cluster))

@@ -105,7 +105,7 @@ def main() -> None:
         for words in (("db", "migrate"), ("dags", "reserialize")):
             command = [sys.executable, "-m", "airflow", *words]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        print("| deferred tasks | processor ms a loop | queries a loop |\n| --- | --- | --- |")
+        print("| deferred tasks | processor ms per loop | queries per loop |\n| --- | --- | --- |")
         for points in [int(word) for word in sys.argv[1:]] or POINTS:
             add_runs(points)
             spent, asked = loops()

@@ -1,6 +1,6 @@
 """Measure the cost of watching many jobs: python benchmarks/watching.py [JOBS …].
 
-Starts a local cluster of its own. Most jobs wait for a start time that does not come; some sleep for a minute and end
+Starts a separate local cluster. Most jobs wait for a start time that does not come; some sleep for a minute and end
 one after the other. One process follows all of them with the trigger that Airflow's tasks use, and the shared poller.
 """
 
@@ -38,7 +38,7 @@ class Watched:
     """What the watching process measured.
 
     :param verdicts: job id → Unix time of its verdict
-    :param cpu_s: processor time a tick
+    :param cpu_s: processor time per tick
     :param memory_mib: largest resident size, and what Python and Airflow take of it before the first job is watched
     :param held_s: longest time that the event loop was not given back
     """
@@ -133,7 +133,7 @@ def measure(cluster: CountedCluster, count: int) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         seen = pool.submit(watch, str(cluster.place), str(cluster.bin), jobs, set(ending)).result()
     calls, logins = cluster.calls - calls, cluster.logins - logins
-    time.sleep(3)  # accounting hears of a job's end last
+    time.sleep(3)  # accounting is the last to record the end of a job
     rows = cluster.run("sacct", "-X", "-n", "-P", "-j", ",".join(ending), "-o", "JobIDRaw,End").split()
     ends = {job_id: float(end) for job_id, _, end in (row.partition("|") for row in rows)}
     late = sorted(seen.verdicts[job_id] - ends[job_id] for job_id in ending if job_id in seen.verdicts)
@@ -157,8 +157,8 @@ def main() -> None:
             **cluster.airflow_connection(),
         }
         print(
-            "| jobs | ticks | remote commands | SSH logins | squeue, sacct | s a poll | script, answer kB | "
-            "CPU s a tick | MiB (for the jobs) | loop held ms | verdicts | job's end to verdict, p50, p95 s |"
+            "| jobs | ticks | remote commands | SSH logins | squeue, sacct | s per poll | script, answer kB | "
+            "CPU s per tick | MiB (for the jobs) | loop blocked ms | verdicts | job's end to verdict, p50, p95 s |"
         )
         print("|" + " --- |" * 12)
         for count in counts:

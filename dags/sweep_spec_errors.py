@@ -1,4 +1,4 @@
-"""Airflow reads this file: it builds no DAG, and shows what is wrong in ``sweep_specs/`` as an import error."""
+"""DAG file without a DAG: Airflow shows the errors of the specs in ``sweep_specs/`` as an import error of this file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow reads this file: the DAGs of all valid specs in ``sweep_specs/``."""
+"""DAG file with the DAGs of all valid specs in ``sweep_specs/``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install what the local cluster, Airflow and the trainer need. Says what it does; does nothing twice.
+# Install the requirements of the local cluster, Airflow and the trainer; skip what is installed already.
 #
 #   docker/install.sh [LOCAL_DIR]     default: .local in the checkout, or $AIRFLOW_MEGATRON_LOCAL
 set -euo pipefail
@@ -7,7 +7,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 local_dir=${1:-${AIRFLOW_MEGATRON_LOCAL:-$root/.local}}
 mkdir -p "$local_dir"
-if [ -O "$local_dir" ]; then chmod go= "$local_dir"; fi # keys and passwords come to lie below it
+if [ -O "$local_dir" ]; then chmod go= "$local_dir"; fi # it will contain keys and passwords
 
 say() { printf '%s install: %s\n' "$(date +%T)" "$*"; }
 
@@ -27,17 +27,17 @@ find_python() {
   return 1
 }
 
-# A virtual environment that was made only half is made again: the stamp is written last.
+# The stamp is written last, so that an incomplete virtual environment is created again.
 airflow_environment() {
   local venv=$local_dir/venv-airflow stamp
   stamp=$(cat "$root/requirements.lock" "$root/pyproject.toml" | sha256sum | cut -d' ' -f1)-$root
   if [ "$(cat "$venv/.installed" 2>/dev/null)" = "$stamp" ]; then
-    # the page's scripts, where the checkout has lost them; nothing else needs them
+    # restore the scripts of the page if they are missing in the checkout; nothing else needs them
     "$venv/bin/python" "$root/hatch_build.py" || say "the web page shows no curves until 'python hatch_build.py' can fetch its scripts"
     say "Airflow environment is ready: $venv"
     return
   fi
-  say "making the Airflow environment: $venv"
+  say "creating the Airflow environment: $venv"
   rm -f "$venv/.installed"
   [ -x "$venv/bin/python" ] || "$python" -m venv --clear "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
@@ -53,6 +53,17 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends python3-venv
 fi
 "$python" "$root/docker/local_cluster" install
+# The two environments are created in parallel: each uses one core. The second one runs in its own process group, so that
+# it can be stopped when this script is interrupted.
+set -m
+PYTHON=$python "$root/Megatron-LM/install.sh" "$local_dir/venv-trainer" &
+trainer=$!
+set +m
+trap 'kill -- "-$trainer" 2>/dev/null || true' EXIT
 airflow_environment
-PYTHON=$python "$root/Megatron-LM/install.sh" "$local_dir/venv-trainer"
-say "everything is there"
+if ! wait "$trainer"; then
+  say "the trainer's environment could not be created: $local_dir/venv-trainer" >&2
+  exit 1
+fi
+trap - EXIT
+say "installation is complete"

@@ -1,4 +1,4 @@
-"""Airflow reads this file: the page *Megatron sweeps*, where the installed package does not register it already."""
+"""Airflow plugin with the page *Megatron sweeps*, unless the installed package registers it already."""
 
 from __future__ import annotations
 

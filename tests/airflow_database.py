@@ -1,4 +1,4 @@
-"""An Airflow database of the tests' own."""
+"""An Airflow database for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def empty_database(path: Path) -> Iterator[None]:
-    """Give Airflow an empty SQLite database for as long as the context lasts."""
+    """Configure an empty SQLite database for Airflow while the context is open."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{path}")
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "ada:admin")
@@ -29,7 +29,7 @@ def empty_database(path: Path) -> Iterator[None]:
 
 
 def reconnect() -> None:
-    """Let Airflow take up the database that its configuration names now."""
+    """Make Airflow connect to the database in its present configuration."""
     settings.dispose_orm()
     settings.configure_vars()
     settings.configure_orm()

@@ -1,4 +1,4 @@
-"""A sweep with a trunk and cooldowns that passes every check, to be changed by tests."""
+"""A sweep with a trunk and cooldowns that passes every check; tests modify it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ stages:
 
 
 def changed(*pairs: tuple[str, str], text: str = TRUNK) -> str:
-    """Return the sweep with texts replaced, each of which must be there."""
+    """Return the sweep with replaced texts; each text must exist."""
     for old, new in pairs:
         assert old in text, old
         text = text.replace(old, new)
@@ -84,7 +84,7 @@ def checked(text: str, cluster: ClusterProfile | None = None) -> Plan:
 
 
 def errors_of(text: str, cluster: ClusterProfile | None = None) -> list[Problem]:
-    """Return what is wrong, nothing when the checks let it pass."""
+    """Return the errors of the checks."""
     try:
         checked(text, cluster)
     except SpecError as error:
@@ -93,5 +93,5 @@ def errors_of(text: str, cluster: ClusterProfile | None = None) -> list[Problem]
 
 
 def line_of(text: str, part: str) -> int:
-    """Return the line on which a part stands first."""
+    """Return the first line that contains a text."""
     return text[: text.index(part)].count("\n") + 1

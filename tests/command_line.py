@@ -1,4 +1,4 @@
-"""Running the command line in the test's own process."""
+"""Run the command line in the process of the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """What a command left: its exit status and what it printed."""
+    """The result of a command: its exit status and output."""
 
     status: int
     stdout: str
@@ -22,7 +22,7 @@ class Answer(NamedTuple):
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    """Return a function that runs the command line with some words."""
+    """Return a function that runs the command line with arguments."""
 
     def run(*words: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["airflow-megatron", *words])

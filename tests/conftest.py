@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis profiles, and a project that no user's environment changes."""
+"""Setup of all tests: hypothesis profiles, and a project that is independent of the user's environment."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 _UMASK = 0o022
 
-# Airflow writes its configuration and logs where it is imported first: not into the user's home
+# Airflow writes its configuration and logs when it is imported; keep them out of the user's home
 _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="airflow-megatron-tests-")
 os.environ.setdefault("AIRFLOW_HOME", _AIRFLOW_HOME.name)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while modules are imported, nor ever look at them again: 0.4 s a worker."""
+    """Disable garbage collection during imports, and exclude their objects afterwards; this saves 0.4 s per worker."""
     gc.disable()
     try:
         return (yield)
@@ -51,9 +51,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
     return GroupScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Show each failure at once: a run that is stopped at its time limit prints no summary."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_FailuresAtOnce(terminal))
+
+
+class _FailuresAtOnce:
+    """Prints the error of each failure below the progress."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            lines = report.longreprtext.splitlines()
+            error = next((line[1:].strip() for line in lines if line.startswith("E ")), "".join(lines[-1:]))
+            self._terminal.write_line(f"\n{report.nodeid} ({report.when}): {error}", red=True)
+
+
 @pytest.fixture(autouse=True)
 def package_log() -> Iterator[None]:
-    """Undo what commands do to the package's log: a later test reads it."""
+    """Restore the package's logger after the test, because commands change it and later tests read it."""
     log = logging.getLogger("airflow_megatron")
     handlers, level, propagate = log.handlers[:], log.level, log.propagate
     yield
@@ -63,7 +84,7 @@ def package_log() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """Undo what services started in this process do to the umask: files of later tests would be private too."""
+    """Restore the umask after the test: services change it, and files of later tests would become private."""
     os.umask(_UMASK)
     yield
     os.umask(_UMASK)
@@ -71,7 +92,7 @@ def umask() -> Iterator[None]:
 
 @pytest.fixture
 def cluster() -> ClusterProfile:
-    """A cluster profile with nothing but what a profile must have."""
+    """A cluster profile with only the required keys."""
     return ClusterProfile(
         name="alps",
         ssh_conn_id="slurm_alps",

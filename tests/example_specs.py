@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any, Final
 
 STAGES = """\
 stages:
@@ -10,15 +11,28 @@ stages:
     kind: train
     megatron: {train_iters: 100}
 """
+MODEL: Final[dict[str, Any]] = {
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "seq_length": 64,
+    "max_position_embeddings": 64,
+    "micro_batch_size": 1,
+    "mock_data": True,
+    "tokenizer_type": "NullTokenizer",
+    "vocab_size": 100,
+    "lr": 1e-3,
+}
+"""The arguments without which a training does not start."""
 
 
 def spec_text(sweep: str = "", *, point: str, stages: str = STAGES, more: str = "") -> str:
-    """Return a whole spec around a ``sweep:`` block.
+    """Return a complete spec with a ``sweep:`` block.
 
-    :param sweep: the content of ``sweep:``, indented or not; none when empty
+    :param sweep: the content of ``sweep:``, indented or not; no block if empty
     :param point: the point's name
     :param stages: the ``stages:`` section
-    :param more: further top-level lines
+    :param more: additional top-level lines
     """
     text = f"name: example\npoint: {point!r}\n"
     if more:

@@ -1,4 +1,4 @@
-"""A file-backed Slurm command line for tests of what a real one does rarely: scripts run for real, against it."""
+"""A file-backed Slurm command line for tests of rare behaviour: real scripts run with it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ done
 
 @dataclass
 class FakeSlurm:
-    """Directory of the commands and of what they saw."""
+    """Directory of the commands and their records."""
 
     root: Path
 
@@ -100,7 +100,7 @@ class FakeSlurm:
         }
 
     def behave(self, command: str, shell: str) -> None:
-        """Replace what *command* does; in sbatch's ``accept "$@"`` takes the job in."""
+        """Replace the behaviour of *command*; in that of sbatch, ``accept "$@"`` accepts the job."""
         (self.root / f"{command}.sh").write_text(shell)
 
     def behave_normally(self, command: str) -> None:
@@ -118,7 +118,7 @@ class FakeSlurm:
         return (self.root / "ids" / job_id / what).read_text()
 
     def start(self, script: str, commands: SlurmCommands | None = None) -> subprocess.Popen[bytes]:
-        """Start *script* as a login node would; a session of its own, so that it can be killed whole."""
+        """Start *script* as a login node does, in a separate session, so that all its processes can be killed."""
         process = subprocess.Popen(
             ["/bin/sh", "-c", (commands or SlurmCommands()).remote_shell()],
             stdin=subprocess.PIPE,
@@ -135,7 +135,7 @@ class FakeSlurm:
 
     def run(self, script: str, commands: SlurmCommands | None = None) -> CommandResult:
         process = self.start(script, commands)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         return CommandResult(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def submit(self, request: SubmissionRequest) -> SubmissionOutcome:

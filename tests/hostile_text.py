@@ -1,4 +1,4 @@
-"""Text made from a regular expression to cost as much time as it can: what it begins to match, again and again."""
+"""Texts that make a regular expression slow: repetitions of the beginning of a match."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ANY_OF = "xX1 a-.|:=/[]()\"'"
 
 
 def attacks(pattern: str | bytes) -> list[bytes]:
-    """Return units to be repeated: what the pattern matches, cut off after each of its repeated parts.
+    """Return texts to be repeated: a match of the pattern, cut off after each of its repeated parts.
 
-    A matcher that tries every place, and from each looks at the rest, takes time with the square of the length.
+    A matcher that tries every position and scans the rest from each needs quadratic time.
     """
     text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
     found: dict[bytes, None] = {}
@@ -36,7 +36,7 @@ def attacks(pattern: str | bytes) -> list[bytes]:
 
 
 def _branches(items: list[Any]) -> list[list[Any]]:
-    """Return the alternatives at the top of a pattern as patterns of their own."""
+    """Return the top-level alternatives of a pattern as separate patterns."""
     if len(items) == 1:
         kind, value = items[0]
         if kind is codes.BRANCH:
@@ -47,7 +47,7 @@ def _branches(items: list[Any]) -> list[list[Any]]:
 
 
 def _sample(items: list[Any]) -> str:
-    """Return a text that fits."""
+    """Return a text that matches."""
     return "".join(_of(kind, value) for kind, value in items)
 
 

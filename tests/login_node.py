@@ -1,4 +1,4 @@
-"""An SSH server inside the test's process, for tests of what talks to a login node."""
+"""An SSH server inside the test's process, for tests of code that connects to a login node."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LoginNode:
         await self.acceptor.wait_closed()
 
     def connection(self, folder: Path) -> dict[str, Any]:
-        """Return an Airflow connection that reaches it, with a key that is written into ``folder``."""
+        """Return an Airflow connection to it, with a key in ``folder``."""
         key_file = folder / "id_ed25519"
         USER_KEY.write_private_key(key_file)
         return {
@@ -82,7 +82,7 @@ class LoginNode:
         }
 
     def cut(self) -> None:
-        """Drop every connection without a word."""
+        """Drop every connection without a message."""
         for connection in self.connections:
             connection.abort()
         self.connections.clear()

@@ -30,7 +30,7 @@ def take_snapshot(run_dirs: Sequence[str], **options: Any) -> SweepSnapshot:
 
 
 def iteration_line(iteration: int, train_iters: int, loss: float, lr: float, when: datetime) -> str:
-    """One iteration line in the wording of core_v0.16."""
+    """Return an iteration line in the format of core_v0.16."""
     loss_field = "" if math.isnan(loss) else f" lm loss: {loss:.6E} |"
     return (
         f" [{when:%Y-%m-%d %H:%M:%S.%f}] iteration {iteration:8d}/{train_iters:8d} |"
@@ -43,7 +43,7 @@ def iteration_line(iteration: int, train_iters: int, loss: float, lr: float, whe
 
 @dataclass
 class RunTree:
-    """A sweep of model sizes × learning rates with cooldowns, as files and as the jobs of a plan."""
+    """A sweep of model sizes × learning rates with cooldowns, as files and as jobs of a plan."""
 
     root: Path
     jobs: list[dict[str, Any]] = field(default_factory=list)
@@ -193,6 +193,6 @@ class RunTree:
         )
 
     def write(self, path: Path, text: str) -> None:
-        """Write a file and the directories above it."""
+        """Write a file and its parent directories."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""A real sshd of the tests' own."""
+"""A real sshd for tests."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class SshServer:
         self.process = subprocess.Popen(
             [self.program, "-D", "-f", str(configuration), "-E", str(self.log)], start_new_session=True
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
                 return
@@ -92,17 +92,17 @@ class SshServer:
             time.sleep(0.02)
 
     def sessions(self) -> list[int]:
-        """Return sshd's processes for open connections; each is its own session (setsid), a child of the first."""
+        """Return sshd's processes for open connections; each is a child of the first, in its own session."""
         assert self.process is not None
         return children(self.process.pid)
 
     def signal_sessions(self, number: int) -> None:
-        """Send a signal to all that serve a connection, the unprivileged part too."""
+        """Send a signal to all processes of connections, including the unprivileged ones."""
         for pid in self.sessions():
             self.signal_session(pid, number)
 
     def signal_session(self, pid: int, number: int) -> None:
-        """Send a signal to the processes of sshd that serve one connection."""
+        """Send a signal to the processes of sshd for one connection."""
         for each in (pid, *children(pid)):
             with suppress(FileNotFoundError, ProcessLookupError):
                 if b"sshd" in Path(f"/proc/{each}/cmdline").read_bytes():
@@ -117,7 +117,7 @@ class SshServer:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that one has started; none when it has ended."""
+    """Return the children of a process; none if it has ended."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []

@@ -1,4 +1,4 @@
-"""What is imported is declared, what is declared is imported, and the locks hold the digests of everything."""
+"""Imports and declared dependencies agree, and the lock files have hashes for all packages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ distributions_of_packages = functools.cache(importlib.metadata.packages_distribu
 
 @functools.cache
 def distributions(folder: Path) -> dict[str, Path]:
-    """Return the distributions that a folder's modules are imported from, each with a file that does so."""
+    """Return the imported distributions of a folder's modules, each with a file that imports it."""
     known = distributions_of_packages()
     found: dict[str, Path] = {}
     for module, path in imported(folder):
@@ -79,14 +79,14 @@ def test_what_is_declared_is_imported() -> None:
 
 
 def test_airflow_is_one_that_was_tested() -> None:
-    """``task_runner.SUPERVISOR_COMMS`` is not a public interface: a later Airflow is tested before it is allowed."""
+    """``task_runner.SUPERVISOR_COMMS`` is not a public interface, so a later Airflow is tested before it is allowed."""
     (requirement,) = [each for each in PROJECT["dependencies"] if name_of(each) == "apache-airflow"]
     assert requirement == "apache-airflow>=3.3,<3.4"
     assert importlib.metadata.version("apache-airflow").startswith("3.3.")
 
 
 def locked(lock: str) -> dict[str, list[str]]:
-    """Return name → digests of a lock."""
+    """Return package → hashes of a lock file."""
     found: dict[str, list[str]] = {}
     for line in (ROOT / lock).read_text().replace("\\\n", " ").splitlines():
         if line.strip() and not line.startswith("#"):
@@ -114,7 +114,7 @@ def test_the_lock_holds_what_is_declared() -> None:
     ("script", "option"),
     [("docker/install.sh", "--require-hashes"), ("Megatron-LM/install.sh", "--require-hashes")],
 )
-def test_the_installers_ask_for_digests(script: str, option: str) -> None:
+def test_the_installers_require_digests(script: str, option: str) -> None:
     commands = [
         line for line in (ROOT / script).read_text().splitlines() if "pip install" in line and "lock" in line
     ]

@@ -1,4 +1,4 @@
-"""docs/known-defects.md names tests that exist; the documents name commands that exist."""
+"""The tests in docs/known-defects.md and the commands in the documentation exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports go down only, and what computes without Airflow never loads it."""
+"""Layers import only lower layers, and the layers without Airflow never load it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "simulation": frozenset({"supervision", "plan", "results", "megatron", "slurm", "spec"}),
 }
-"""What each layer that knows no Airflow may import, besides itself."""
+"""The other layers that each layer without Airflow may import."""
 TOP = frozenset({"dag_factory", "cli", "ui"})
 BUILT_IN_ERRORS = frozenset(name for name, value in vars(builtins).items() if isinstance(value, type))
 
@@ -75,12 +75,12 @@ def name_of(path: Path) -> str:
 
 
 ROOM_OF = {name_of(path): room_of(path) for path in MODULES}
-"""The room of each module."""
+"""The folder of each module."""
 
 
 @functools.cache
 def imported(path: Path) -> list[tuple[int, str]]:
-    """Return (line, module) of every import of a file, those for type checkers only included."""
+    """Return (line, module) of every import of a file, including imports for type checkers."""
     found: list[tuple[int, str]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -89,7 +89,7 @@ def imported(path: Path) -> list[tuple[int, str]]:
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             assert node.module
             for alias in node.names:
-                # "from airflow_megatron import slurm" names the module after the word import
+                # in "from airflow_megatron import slurm" the module follows the keyword import
                 inner = f"{node.module}.{alias.name}"
                 found.append((node.lineno, inner if inner in ROOM_OF else node.module))
     return found
@@ -112,7 +112,7 @@ def test_imports_go_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_an_upward_import_would_be_seen() -> None:
+def test_an_upward_import_is_detected() -> None:
     assert "plan" not in allowed("slurm")
     assert "dag_factory" not in allowed("operators")
     assert "airflow_megatron.plan.sweep_plan" in [
@@ -121,14 +121,14 @@ def test_an_upward_import_would_be_seen() -> None:
 
 
 def rooms_imported() -> dict[str, set[str]]:
-    """Return which rooms each room imports, besides itself."""
+    """Return folder → the other folders that it imports."""
     arrows: dict[str, set[str]] = {room: set() for room in ROOM_OF.values()}
     for path in MODULES:
         arrows[room_of(path)].update(ROOM_OF[module] for _, module in imported(path) if module in ROOM_OF)
     return {room: below - {room} for room, below in arrows.items()}
 
 
-def test_rooms_import_in_no_circle() -> None:
+def test_packages_do_not_import_each_other_in_a_circle() -> None:
     arrows = rooms_imported()
     while lowest := [room for room, below in arrows.items() if not below]:
         arrows = {room: below - set(lowest) for room, below in arrows.items() if room not in lowest}
@@ -136,10 +136,10 @@ def test_rooms_import_in_no_circle() -> None:
 
 
 LARGEST_ROOM = 15
-"""Modules of a folder that a newcomer can take in at one look."""
+"""Maximum number of modules in a folder, so that it is easy to survey."""
 
 
-def test_rooms_are_small_and_say_what_they_hold() -> None:
+def test_packages_are_small_and_state_their_contents() -> None:
     for room in sorted(set(ROOM_OF.values())):
         folder = PACKAGE.joinpath(*room.split(".")) if room else PACKAGE
         assert len([*folder.glob("*.py")]) <= LARGEST_ROOM + 1, f"{room}: more than {LARGEST_ROOM} modules"
@@ -152,6 +152,52 @@ def test_folders_of_tests_and_of_job_programs_are_small() -> None:
         file.parent for part in ("tests", "Megatron-LM") for file in (project / part).rglob("*.py")
     )
     assert [folder for folder, count in counts.items() if count > LARGEST_ROOM] == []
+
+
+def documented_parts() -> dict[str, dict[str, set[str]]]:
+    """Return layer → part → the parts below it, as drawn in the section *Sub-packages* of docs/architecture.md."""
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = text.partition("## Sub-packages")[2].partition("## ")[0].replace("\n               ", " ")
+    drawn: dict[str, dict[str, set[str]]] = {}
+    for line in block.splitlines():
+        if not line.startswith("    "):
+            continue
+        layer, _, chains = line.strip().partition(" ")
+        below = drawn.setdefault(layer, {})
+        for chain in chains.split(";"):
+            levels = [{name.strip() for name in level.split(",")} for level in chain.split("─►")]
+            for place, level in enumerate(levels):
+                for name in level:
+                    below.setdefault(name, set()).update(*levels[max(place - 1, 0) : place])
+    return drawn
+
+
+def parts_imported(layer: str) -> set[tuple[str, str]]:
+    """Return the pairs (importing part, imported part) of a layer; a part is a folder or a module."""
+    pairs: set[tuple[str, str]] = set()
+    for path in MODULES:
+        part = path.relative_to(PACKAGE).with_suffix("").parts[1:2]
+        if layer_of(path) == layer and part:
+            names = [module.split(".") for _, module in imported(path)]
+            pairs |= {(part[0], name[2]) for name in names if name[:2] == [PACKAGE.name, layer] and name[2:]}
+    return {(part, other) for part, other in pairs if part != other}
+
+
+def test_the_documented_parts_import_each_other_as_drawn() -> None:
+    drawn = documented_parts()
+    assert {"spec", "slurm", "megatron", "results", "cli"} <= set(drawn)
+    wrong: list[str] = []
+    for layer, below in drawn.items():
+        for part in below:
+            assert (PACKAGE / layer / part).is_dir() or (PACKAGE / layer / f"{part}.py").is_file(), part
+        for part, other in sorted(parts_imported(layer)):
+            reached, ahead = set[str](), set(below.get(part, ()))
+            while ahead - reached:
+                reached |= ahead
+                ahead = set().union(*(below[name] for name in reached))
+            if part in below and other in below and other not in reached:
+                wrong.append(f"{layer}: {part} imports {other}")
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.slow
@@ -167,7 +213,7 @@ def test_nothing_of_airflow_is_loaded_by_the_lower_layers() -> None:
 
 @pytest.mark.slow
 def test_errors_have_one_root() -> None:
-    """Whoever embeds the package catches all of its errors by one name."""
+    """Programs that embed the package can catch all its errors with one class."""
     strays = [
         f"{path}: {node.name}"
         for path in MODULES
@@ -182,7 +228,7 @@ def test_errors_have_one_root() -> None:
 
 @pytest.mark.slow
 def test_megatron_scripts_and_cluster_scripts_stand_alone() -> None:
-    """What runs inside a job, or before anything is installed, does not need this package."""
+    """Programs that run inside jobs, or before the installation, do not need this package."""
     root = PACKAGE.parent
     for path in [*(root / "Megatron-LM").rglob("*.py"), *(root / "docker").rglob("*.py")]:
         assert not [m for _, m in imported(path) if m.partition(".")[0] == PACKAGE.name], path

@@ -1,4 +1,4 @@
-"""What Airflow's provider manager learns about the package, and what it makes of it."""
+"""The provider metadata of the package, as Airflow's provider manager reads it."""
 
 from __future__ import annotations
 
@@ -85,18 +85,18 @@ class TestInAirflow:
 
 def test_fields_of_the_form_are_what_the_hook_reads() -> None:
     class Extras(dict[str, Any]):
-        """Notes what is asked for."""
+        """Records the requested keys."""
 
         def get(self, key: str, default: Any = None) -> Any:
-            asked.add(key)
+            read_keys.add(key)
             return default
 
     class Stored:
         host, port, login, password, extra_dejson = "login.example", None, None, None, Extras()
 
-    asked: set[str] = set()
+    read_keys: set[str] = set()
     ConnectionOptions.of(Stored(), "alps")  # type: ignore[arg-type]
-    assert asked - {"passphrase"} == set(INFO["connection-types"][0]["conn-fields"])
+    assert read_keys - {"passphrase"} == set(INFO["connection-types"][0]["conn-fields"])
 
 
 def test_the_form_as_it_is_saved_without_a_change_can_be_used() -> None:

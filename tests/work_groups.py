@@ -1,7 +1,8 @@
-"""Which files of tests one worker runs one after another, and in what order workers take them up.
+"""Groups of test files: one worker runs the files of a group in turn, and workers start groups in this order.
 
-Files without a row are groups of their own. What takes longest is begun first; files that share what is dear to start
-(Airflow's daemons beside a cluster, an interpreter that has loaded torch) are one group.
+Files without a row are separate groups. Groups whose daemons cost processor time as long as they run start first, the
+longest ones before the others; tests that only compute follow. Files with a shared expensive setup (Airflow's daemons
+with a cluster, an interpreter that has loaded torch) are one group.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ TOGETHER: Final[dict[str, tuple[str, ...]]] = {
     ),
     "dags test": ("sweeps/test_dags_test", "sweeps/test_bad_cluster", "attempts/test_notices_of_jobs"),
     "storm": ("storm/test_storm", "faults/test_faults_in_airflow"),
-    "trainings": ("trainer/training/", "trainer/checkpoints/"),
-    "trainer": ("tests/trainer/",),
     "attempts": (
         "attempts/test_attempt_chain",
         "attempts/test_damaged_runs",
         "attempts/test_fewer_nodes",
         "attempts/test_restart_budgets",
     ),
+    "trainings": ("trainer/training/", "trainer/checkpoints/"),
+    "trainer": ("tests/trainer/",),
 }
-"""Name of a group → parts of the paths of its files; groups in the order in which they are begun."""
+"""Name of a group → parts of the paths of its files, in the order in which groups start."""
 _RANKS: Final = {group: rank for rank, group in enumerate(TOGETHER)}
 
 
 def group_of(nodeid: str) -> str:
-    """Return the name of the group of a test; that of its file where it has no other."""
+    """Return the group of a test; by default its file."""
     file = nodeid.split("::", 1)[0]
     for group, parts in TOGETHER.items():
         if any(part in file for part in parts):
@@ -66,5 +67,5 @@ class GroupScheduling(LoadFileScheduling):
 
 
 def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests in the order in which their groups are begun, those of a group and of the rest as collected."""
+    """Return the tests in the order of their groups; otherwise keep the collected order."""
     return sorted(items, key=lambda item: _RANKS.get(group_of(item.nodeid), len(_RANKS)))

@@ -1,5 +1,5 @@
 """A thin training driver over the ``megatron-core`` package.
 
-It keeps upstream Megatron-LM's flag names, log lines, checkpoint layout and exit behaviour (release core_v0.16.1), so
-that what reads one reads the other, and runs on CPUs over gloo as well as on GPUs.
+It keeps the flag names, log lines, checkpoint layout and exit behaviour of upstream Megatron-LM (release core_v0.16.1),
+so that programs that read upstream's output can read its output. It runs on GPUs, and on CPUs over gloo.
 """

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def new_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Give a temporary directory that becomes ``target`` if the block ends well, and disappears if it does not.
+    """Yield a temporary directory that is renamed to ``target`` if the block succeeds, and is deleted if it fails.
 
-    :param target: the directory to make.
-    :param replace: whether a directory of that name may be replaced; an empty one always is.
+    :param target: the directory to create.
+    :param replace: whether an existing directory may be replaced; an empty one always is.
     :raises OSError: if ``target`` exists, is not empty and may not be replaced.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def umask() -> int:
-    """Return the process's umask. It is changed for a moment: ask before threads make files."""
+    """Return the process's umask. Reading it changes it briefly, so call this before threads create files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

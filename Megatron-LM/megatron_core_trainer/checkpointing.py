@@ -1,8 +1,8 @@
 """Checkpoints in upstream's ``torch_dist`` layout.
 
 ``DIR/iter_0000100/{.metadata, metadata.json, common.pt, __<rank>_<part>.distcp}`` and
-``DIR/latest_checkpointed_iteration.txt``. megatron-core writes ``metadata.json`` after everything else, and the tracker
-file follows by atomic rename, so a run that dies while saving leaves nothing that would be loaded.
+``DIR/latest_checkpointed_iteration.txt``. megatron-core writes ``metadata.json`` after all other files, and the tracker
+file follows by atomic rename. A run that is killed while it saves therefore leaves no checkpoint that would be loaded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import argparse
 
 TRACKER = "latest_checkpointed_iteration.txt"
-# Arguments that must agree between a checkpoint and the run that continues it (upstream's check_checkpoint_args).
+# Arguments that must be equal in a checkpoint and in the run that continues it (upstream's check_checkpoint_args).
 _FIXED = (
     "num_layers",
     "hidden_size",
@@ -48,7 +48,7 @@ _FIXED = (
 
 
 class CheckpointError(Exception):
-    """A checkpoint that is missing, incomplete, or of another model."""
+    """A checkpoint is missing, incomplete, or belongs to another model."""
 
 
 def iteration_dir(directory: str | Path, iteration: int) -> Path:
@@ -64,7 +64,7 @@ def read_tracker(directory: str | Path) -> int | None:
     """Return the last complete checkpoint's iteration, or None if there is no tracker file.
 
     :param directory: ``--save`` or ``--load``.
-    :raises CheckpointError: if the file does not hold a number.
+    :raises CheckpointError: if the file does not contain a number.
     """
     path = Path(directory) / TRACKER
     try:
@@ -78,10 +78,10 @@ def read_tracker(directory: str | Path) -> int | None:
 
 
 def require_complete(checkpoint: Path) -> None:
-    """Refuse a checkpoint whose writing did not finish.
+    """Raise an error if a checkpoint was not written completely.
 
     :param checkpoint: an ``iter_*`` directory.
-    :raises CheckpointError: saying what is missing.
+    :raises CheckpointError: with the name of the missing part.
     """
     if not checkpoint.is_dir():
         raise CheckpointError(f"there is no checkpoint {checkpoint}")
@@ -96,7 +96,7 @@ def require_complete(checkpoint: Path) -> None:
 
 
 def load_common_state(checkpoint: Path) -> dict[str, Any]:
-    """Read what a checkpoint keeps once for all processes: arguments, iteration, schedule.
+    """Read the part of a checkpoint that all processes share: arguments, iteration, schedule.
 
     :param checkpoint: an ``iter_*`` directory.
     :raises CheckpointError: if it is incomplete.
@@ -106,10 +106,10 @@ def load_common_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def checkpoint_to_load(args: argparse.Namespace) -> Path | None:
-    """Find the checkpoint to start from, and say so when there is none, in upstream's words.
+    """Return the checkpoint to start from; print upstream's message if there is none.
 
     :param args: the run's arguments; ``finetune`` is set when falling back to ``--pretrained-checkpoint``.
-    :raises CheckpointError: if the one asked for is incomplete.
+    :raises CheckpointError: if the requested checkpoint is incomplete.
     """
     directory = args.load
     iteration = args.ckpt_step
@@ -136,7 +136,7 @@ def checkpoint_to_load(args: argparse.Namespace) -> Path | None:
 
 
 def checkpoint_is_missing(args: argparse.Namespace) -> bool:
-    """Whether ``--exit-on-missing-checkpoint`` is given and there is nothing to load.
+    """Return whether ``--exit-on-missing-checkpoint`` is given and there is no checkpoint to load.
 
     :param args: the run's arguments.
     """
@@ -169,10 +169,10 @@ class Checkpointer:
         )
 
     def save(self, iteration: int, floating_point_operations: float) -> None:
-        """Write a checkpoint, then the tracker file, then drop the previous one if it need not be kept.
+        """Write a checkpoint, then the tracker file, then delete the previous checkpoint unless it is to be kept.
 
         :param iteration: iterations done.
-        :param floating_point_operations: operations done so far, for whoever continues.
+        :param floating_point_operations: operations done so far; a run that continues adds to them.
         """
         args = self._args
         target = iteration_dir(args.save, iteration)
@@ -181,7 +181,7 @@ class Checkpointer:
         )
         first = torch.distributed.get_rank() == 0
         if first:
-            # A leftover of a run that died here must not lend its metadata.json to a half-written successor.
+            # Delete the remains of a killed run: its metadata.json would make an incomplete checkpoint look complete.
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir(parents=True)
         torch.distributed.barrier()
@@ -215,7 +215,7 @@ class Checkpointer:
         """Restore the state and return the iteration and the floating-point operations done so far.
 
         :param checkpoint: a complete ``iter_*`` directory.
-        :raises CheckpointError: if it holds another model.
+        :raises CheckpointError: if it belongs to another model.
         """
         args = self._args
         common = load_common_state(checkpoint)

@@ -1,6 +1,6 @@
-"""Lines of the training log, word for word as upstream Megatron-LM core_v0.16.1 prints them.
+"""Lines of the training log, exactly as upstream Megatron-LM core_v0.16.1 prints them.
 
-What follows a run (sensors, result tables) reads these lines, so their text is an interface:
+Sensors and result tables parse these lines, so their text is an interface:
 ``megatron/training/training.py`` (iteration line, markers, validation) and ``megatron/training/checkpointing.py``.
 """
 
@@ -18,7 +18,7 @@ _world_size = 1
 
 
 def set_rank(rank: int, world_size: int) -> None:
-    """Set which process this is; until then every process takes itself for the only one.
+    """Set the rank of this process; before this call a process behaves as the only one.
 
     :param rank: rank of this process.
     :param world_size: number of processes.
@@ -46,7 +46,7 @@ def print_rank_last(text: str) -> None:
 
 
 def timestamp() -> str:
-    """Return the time as upstream writes it, to the microsecond."""
+    """Return the time in upstream's format, in microseconds."""
     return datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
@@ -78,13 +78,13 @@ def iteration_line(
     """Format the line that reports an iteration.
 
     :param iteration: iterations done.
-    :param train_iters: iterations wanted.
+    :param train_iters: total number of iterations.
     :param consumed_samples: sequences seen since the start of training.
     :param seconds: mean time of an iteration.
     :param throughput: TFLOP/s per process, or None to leave the field out.
     :param learning_rate: the rate after the step.
     :param global_batch_size: sequences per iteration.
-    :param losses: mean losses; one that is not above zero (or not a number) is left out, as upstream does.
+    :param losses: mean losses; one that is not positive (or NaN) is left out, as upstream does.
     :param loss_scale: 1.0 unless fp16.
     :param grad_norm: norm before clipping.
     :param num_zeros: zeros among the gradients, or None to leave the field out.

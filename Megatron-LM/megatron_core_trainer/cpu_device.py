@@ -1,9 +1,9 @@
-"""Let megatron-core run where there is no GPU.
+"""Run megatron-core on machines without a GPU.
 
-megatron-core names the CUDA device in its own code: ``device="cuda"``, ``tensor.cuda()``, ``torch.cuda.Stream``, checks
-such as ``param.type() == "torch.cuda.FloatTensor"``. :func:`install` answers those few calls from the CPU. It replaces
-functions that are called while a model is built or an optimizer steps, not every torch operation, so the cost per
-iteration is nil. It must run before ``megatron.core`` is imported, and is never used where CUDA is available.
+megatron-core hard-codes the CUDA device: ``device="cuda"``, ``tensor.cuda()``, ``torch.cuda.Stream``, checks such as
+``param.type() == "torch.cuda.FloatTensor"``. :func:`install` redirects these calls to the CPU. It replaces functions
+that are called while a model is built or an optimizer steps, not every torch operation, so it does not slow iterations
+down. Call it before ``megatron.core`` is imported; it is never used if CUDA is available.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _FACTORIES = (
 
 
 def is_needed(distributed_backend: str | None = None) -> bool:
-    """Whether this machine has no usable CUDA device.
+    """Return whether this machine has no usable CUDA device.
 
-    :param distributed_backend: the value of ``--distributed-backend``; it does not force the CPU where CUDA exists,
-        because upstream accepts gloo between GPUs too.
+    :param distributed_backend: the value of ``--distributed-backend``. ``gloo`` does not force the CPU, because
+        upstream accepts gloo between GPUs too.
     """
     return not torch.cuda.is_available()
 
@@ -58,7 +58,7 @@ def install() -> None:
     if _originals:
         return
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    # ``with torch.device(...)`` knows the factories by identity and looks them up at its first use.
+    # ``with torch.device(...)`` identifies the factory functions by object identity and collects them on first use.
     _device_constructors()
     _replace_compile()
     _replace_factories()
@@ -67,7 +67,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo :func:`install`, before code that is not megatron-core's runs in the same process."""
+    """Undo :func:`install`, before code other than megatron-core runs in the same process."""
     while _originals:
         owner, name, original = _originals.pop()
         if original is _MISSING:
@@ -82,9 +82,9 @@ def _replace(owner: Any, name: str, value: Any) -> None:
 
 
 def install_rng_tracker() -> None:
-    """Give ``tensor_parallel`` a random-state tracker over the CPU generator; call after importing ``megatron.core``.
+    """Make ``tensor_parallel`` track states of the CPU generator; call after importing ``megatron.core``.
 
-    The original compares the CPU generator before and after a fork and warns when it moved, which on a CPU it must.
+    The original warns if the state of the CPU generator changes during a fork, which always happens on a CPU.
     """
     from megatron.core.tensor_parallel import random as tp_random
 
@@ -92,7 +92,7 @@ def install_rng_tracker() -> None:
         """Named states of the CPU generator."""
 
         def add(self, name: str, seed: int) -> None:
-            """Create the state ``name``; a seed and a name may be used once.
+            """Create the state ``name``; each seed and each name may be used once.
 
             :param name: name of the state.
             :param seed: seed of its generator.
@@ -105,7 +105,7 @@ def install_rng_tracker() -> None:
 
         @contextlib.contextmanager
         def fork(self, name: str = tp_random._MODEL_PARALLEL_RNG_TRACKER_NAME) -> Iterator[None]:
-            """Draw from the state ``name`` inside the block, then return to the caller's.
+            """Use the state ``name`` inside the block, then restore the caller's state.
 
             :param name: name of the state.
             """
@@ -124,8 +124,8 @@ def install_rng_tracker() -> None:
 def install_checkpoint_writer() -> None:
     """Write checkpoint shards in this process; call after importing ``megatron.core.dist_checkpointing``.
 
-    The original forks writers and starts a spawned queue manager, which re-imports everything (seconds for a model of
-    kilobytes) and forks a process whose OpenMP threads are running. The files are the same.
+    The original forks writers, although OpenMP threads are running, and spawns a queue manager, which imports
+    everything again and takes seconds even for a tiny model. The files are the same.
     """
     import queue
 
@@ -177,7 +177,7 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replace_compile() -> None:
-    # megatron-core decorates functions with torch.compile at import; building the compiler costs half a second.
+    # megatron-core decorates functions with torch.compile at import; loading the compiler takes half a second.
     def uncompiled(model: Any = None, **_: Any) -> Any:
         return model if model is not None else (lambda function: function)
 
@@ -212,7 +212,7 @@ def _replace_tensor_methods() -> None:
 
 
 class _Stream:
-    """A stream on which everything has already happened."""
+    """A stream whose operations are always complete."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -262,7 +262,7 @@ class _Event:
 
 
 def _constant(value: Callable[[], Any]) -> Callable[..., Any]:
-    # One function object per name: torch's own tables refuse a function that goes by two names.
+    # One function object per name: torch's tables reject a function that has two names.
     def answer(*args: Any, **kwargs: Any) -> Any:
         return value()
 

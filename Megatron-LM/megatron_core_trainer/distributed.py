@@ -1,4 +1,4 @@
-"""Process groups: who this process is, how it meets the others, and its random seeds."""
+"""Process groups: the rank of this process, its connection to the others, and its random seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessPlace:
-    """Where a process stands among those of one job."""
+    """The rank of a process in its job, and the address where the processes meet."""
 
     rank: int
     world_size: int
@@ -27,7 +27,7 @@ class ProcessPlace:
 def first_host(nodelist: str) -> str:
     """Return the first host of a Slurm node list, for example ``n3`` of ``n[3-5,9]``.
 
-    :param nodelist: as in ``SLURM_STEP_NODELIST``.
+    :param nodelist: a list in the format of ``SLURM_STEP_NODELIST``.
     """
     match = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\]([^,]*))?", nodelist)
     if not match:
@@ -36,11 +36,11 @@ def first_host(nodelist: str) -> str:
 
 
 def place_from_environment(environ: Mapping[str, str]) -> ProcessPlace:
-    """Read a process's place from torchrun's variables, from srun's, or take it for the only process.
+    """Read the place of a process from the variables of torchrun or srun; without these it is the only process.
 
-    srun is recognised by ``SLURM_STEP_NUM_TASKS``, which a batch script itself does not have. The meeting point is
-    ``MASTER_ADDR``/``MASTER_PORT`` when set, else the step's first host and a port derived from the job id. The only
-    process of a training takes any free port (0).
+    srun is recognised by ``SLURM_STEP_NUM_TASKS``, which a batch script itself does not have. The processes meet at
+    ``MASTER_ADDR``/``MASTER_PORT`` if set, otherwise at the step's first host and a port derived from the job id. The
+    only process of a training uses any free port (0).
 
     :param environ: the environment.
     """
@@ -70,9 +70,9 @@ def initialize_process_groups(
     tensor_model_parallel_size: int,
     pipeline_model_parallel_size: int,
 ) -> None:
-    """Meet the other processes and make megatron-core's parallel groups.
+    """Connect to the other processes and create megatron-core's parallel groups.
 
-    A single process has no peers and needs no port, so any number of such jobs can share a host.
+    A single process needs no fixed port, so any number of such jobs can share a host.
 
     :param place: this process.
     :param backend: ``gloo`` or ``nccl``.
@@ -101,7 +101,7 @@ def initialize_process_groups(
 
 
 def initialize_alone(backend: str) -> None:
-    """Make the process groups and random states of one process that works by itself.
+    """Create the process groups and random states of a single process.
 
     :param backend: ``gloo`` or ``nccl``.
     """
@@ -116,7 +116,7 @@ def initialize_alone(backend: str) -> None:
 
 
 def set_random_seeds(seed: int) -> None:
-    """Seed Python, NumPy and torch; stages of a pipeline differ, replicas agree.
+    """Seed Python, NumPy and torch; pipeline stages get different seeds, data-parallel replicas the same.
 
     :param seed: ``--seed``, above zero.
     """
@@ -146,7 +146,7 @@ def max_over_ranks(*values: float) -> list[float]:
 
 
 def leave() -> None:
-    """Part from the other processes without an error when one of them is slower."""
+    """Leave the process groups without an error if another process is slower."""
     import torch
 
     if torch.distributed.is_initialized():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ExitConditions:
-    """Watches the signal from the moment it is made, so that one sent while the model is built is not lost.
+    """Handles the exit signal from its creation on, so that a signal during the construction of the model is not lost.
 
     :param args: the run's arguments.
     :param started: time of the program's start, seconds since the epoch.
@@ -29,13 +29,13 @@ class ExitConditions:
         self._received = True
 
     def synchronize_start(self) -> None:
-        """Count time from the first process's start on all of them."""
+        """Use the start time of the first process in all processes."""
         self._started = -max_over_ranks(-self._started)[0]
 
     def after_iteration(self, iteration: int) -> str | None:
-        """Return upstream's words for why training stops after this iteration, or None to go on.
+        """Return upstream's message if training stops after this iteration, None to continue.
 
-        Every process gets the same answer.
+        All processes get the same result.
 
         :param iteration: iterations done.
         """

@@ -1,4 +1,4 @@
-"""Work and memory of a dense GPT model, counted as upstream counts them."""
+"""Operations and memory of a dense GPT model, by upstream's formulas."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def floating_point_operations(args: argparse.Namespace, batch_size: int) -> floa
 
 
 def parameter_counts(args: argparse.Namespace) -> tuple[float, float]:
-    """Return the parameters in the transformer block and in the embeddings, as upstream's memory report counts them.
+    """Return the number of parameters in the transformer block and in the embeddings, as in upstream's memory report.
 
-    Biases are left out, as in ``megatron/training/theoretical_memory_usage.py``.
+    Biases are not counted, as in ``megatron/training/theoretical_memory_usage.py``.
 
     :param args: complete arguments.
     """

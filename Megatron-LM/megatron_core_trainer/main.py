@@ -1,4 +1,4 @@
-"""Start-up of a training process: arguments, device, process groups, then the trainer."""
+"""Start of a training process: arguments, device, process groups, trainer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str], *, started: float) -> int:
     """Run one training process and return its exit status.
 
-    0: finished, or stopped early with its state saved; 2: the command line or a checkpoint cannot be used. Anything
-    else that goes wrong ends in a traceback and status 1.
+    0: finished, or stopped early after saving its state; 2: the command line or a checkpoint is invalid. Any other
+    failure ends with a traceback and status 1.
 
     :param argv: the arguments, without the program's name.
     :param started: time of the program's start, seconds since the epoch.
@@ -35,7 +35,7 @@ def main(argv: Sequence[str], *, started: float) -> int:
     console.set_rank(place.rank, place.world_size)
     warnings.filterwarnings("ignore", category=UserWarning)
     warnings.filterwarnings("ignore", category=FutureWarning)
-    # megatron-core warns of what is meant here: no data cache on disk, no rerun state machine.
+    # megatron-core warns about settings that are intended here: no data cache on disk, no rerun state machine.
     for name in ("megatron.core.datasets", "megatron.core.rerun_state_machine"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
@@ -128,9 +128,9 @@ def _announce(args: argparse.Namespace, *, on_cpu: bool) -> None:
 
 
 def _set_threads(place: distributed.ProcessPlace) -> None:
-    """Use the CPUs that are this process's own: more threads than that wait for each other.
+    """Use as many threads as this process has CPUs; more threads would wait for each other.
 
-    OMP_NUM_THREADS decides if set; under Slurm ``--cpus-per-task`` does (1 by default, as Slurm has it).
+    OMP_NUM_THREADS has precedence; under Slurm the number is ``--cpus-per-task`` (1 by default, as in Slurm).
     """
     if "OMP_NUM_THREADS" in os.environ:
         return

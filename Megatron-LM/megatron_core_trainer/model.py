@@ -1,4 +1,4 @@
-"""The GPT model: megatron-core's ``GPTModel`` from the trainer's arguments, and its loss."""
+"""Build megatron-core's ``GPTModel`` from the trainer's arguments, and compute its loss."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
     Batch = dict[str, torch.Tensor]
 
-# Buckets of overlapped gradient reduction: upstream's default size in parameters.
+# Size of a bucket of overlapped gradient reduction in parameters: upstream's default.
 _BUCKET_SIZE = 40_000_000
 
 
 def transformer_config(args: argparse.Namespace) -> TransformerConfig:
-    """Translate arguments into megatron-core's configuration; fields of the same name are taken over.
+    """Translate arguments into megatron-core's configuration; fields of the same name are copied.
 
     :param args: complete arguments, of this run or from a checkpoint.
     """
     values = {
         field.name: getattr(args, field.name)
         for field in dataclasses.fields(TransformerConfig)
-        # Releases of megatron-core that implement muP would apply it a second time.
+        # Releases of megatron-core that implement muP would apply it twice.
         if hasattr(args, field.name) and field.name not in ("use_mup", *DEFAULTS)
     }
     dtype = torch.bfloat16 if args.bf16 else torch.float32
@@ -69,16 +69,16 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
 
 
 def build_model(args: argparse.Namespace, config: TransformerConfig | None = None) -> GPTModel:
-    """Make this process's share of the model, on its device, without data parallelism.
+    """Build this process's share of the model, on its device, without data parallelism.
 
-    :param args: complete arguments, ``padded_vocab_size`` among them.
-    :param config: the configuration, if already made.
+    :param args: complete arguments, including ``padded_vocab_size``.
+    :param config: the configuration, if it exists already.
     """
     config = config or transformer_config(args)
     if args.transformer_impl == "transformer_engine":
         layer_spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=args.qk_layernorm)
     elif config.num_moe_experts is not None:
-        # Never trained here, but converted: models of upstream's trainer, with experts in some or all layers.
+        # This trainer does not train experts, but the converter builds models of upstream's trainer that have them.
         layer_spec = get_gpt_decoder_block_spec(
             config, use_transformer_engine=False, normalization=args.normalization
         )
@@ -138,9 +138,9 @@ def count_parameters(model: torch.nn.Module) -> int:
 def read_batch(data_iterator: Iterator[Batch] | None) -> Batch:
     """Return the next micro batch on this process's device.
 
-    One rank of a tensor-parallel group reads and sends to the others; stages inside a pipeline need nothing.
+    One rank of a tensor-parallel group reads the batch and sends it to the others; inner pipeline stages need none.
 
-    :param data_iterator: batches of shape [micro batch, sequence]; None where another rank reads.
+    :param data_iterator: batches of shape [micro batch, sequence]; None if another rank reads them.
     """
     if not (parallel_state.is_pipeline_first_stage() or parallel_state.is_pipeline_last_stage()):
         return {}
@@ -157,12 +157,12 @@ def read_batch(data_iterator: Iterator[Batch] | None) -> Batch:
 def loss_function(
     loss_mask: torch.Tensor, check_for_nan: bool, losses: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-    """Sum the per-token losses of a micro batch; the caller divides by the number of tokens.
+    """Sum the per-token losses of a micro batch; the caller divides the sum by the number of tokens.
 
-    :param loss_mask: 1.0 where a token counts, shape [micro batch, sequence].
+    :param loss_mask: 1.0 for each token that counts, shape [micro batch, sequence].
     :param check_for_nan: whether a loss that is not finite is an error.
     :param losses: per-token losses, same shape.
-    :raises RuntimeError: if the loss is not finite and that is checked.
+    :raises RuntimeError: if ``check_for_nan`` is set and the loss is not finite.
     """
     mask = loss_mask.view(-1).float()
     loss = torch.sum(losses.view(-1).float() * mask)

@@ -1,4 +1,4 @@
-"""Writers of a training's scalars: TensorBoard, and Weights & Biases as upstream feeds it."""
+"""Writers of a training's scalars: TensorBoard, and Weights & Biases with upstream's names and steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Scalars:
-    """Writes each figure to TensorBoard, and to a run of Weights & Biases.
+    """Writes each value to TensorBoard, and to a run of Weights & Biases.
 
     :param args: complete arguments, with ``tensorboard_dir``.
     """
@@ -24,24 +24,24 @@ class Scalars:
         self._run = _weights_and_biases(args) if args.wandb_project else None
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        """Write a figure.
+        """Write a value.
 
-        :param step: iteration, or samples where the name ends in ``vs samples``, which W&B does not get: its steps only
-            rise.
+        :param step: iteration, or samples if the name ends in ``vs samples``. W&B does not get the latter, because its
+            steps must increase.
         """
         self._board.add_scalar(name, value, step)
         if self._run is not None and not name.endswith(" vs samples"):
             self._run.log({name: value}, step)
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Flush and close the writers."""
         self._board.close()
         if self._run is not None:
             self._run.finish()
 
 
 def open_scalars(args: argparse.Namespace) -> Scalars | None:
-    """Return the writer of the last process, None on the others and without ``--tensorboard-dir``."""
+    """Return the writer of the last process; None in other processes and without ``--tensorboard-dir``."""
     if not args.tensorboard_dir or torch.distributed.get_rank() != args.world_size - 1:
         return None
     return Scalars(args)

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """One run: model, optimizer, data and the loop over them.
+    """One run: model, optimizer, data and the training loop.
 
     :param args: complete arguments.
     :param tokenizer: the tokenizer.
-    :param exits: what may end the run early.
+    :param exits: conditions that end the run early.
     """
 
     def __init__(self, args: argparse.Namespace, tokenizer: Tokenizer, exits: ExitConditions) -> None:
@@ -87,7 +87,7 @@ class Trainer:
         )
 
     def run(self) -> None:
-        """Train, save and validate as the arguments say; log lines and their order are upstream's."""
+        """Train, save and validate; the log lines and their order are those of upstream."""
         args = self._args
         print_rank_0("done with setup ...")
         if args.log_progress and torch.distributed.get_rank() == 0:
@@ -135,13 +135,13 @@ class Trainer:
                 self._log_iteration(seconds, grad_norm, zeros)
                 if first:
                     self._report_memory()
-                # The first line of a start is an extra one: it does not take anything from the next regular line.
+                # The first line after a start is an additional one: the next regular line covers its iterations too.
                 if due:
                     self._losses.reset()
                     started, since = time.perf_counter(), 0
                 first = False
             self._log_to_tensorboard(grad_norm)
-            # Validation and saving are not part of an iteration's time.
+            # The time of an iteration does not include validation and saving.
             paused = time.perf_counter()
             if args.eval_interval and args.iteration % args.eval_interval == 0:
                 self._validate(f"iteration {args.iteration}")
@@ -151,7 +151,7 @@ class Trainer:
         return False
 
     def _find_learning_rate(self) -> None:
-        """Train while the learning rate rises, and write the losses and what they suggest."""
+        """Train while the learning rate rises; write the losses and the suggested rates."""
         args = self._args
         self._model.train()
         batches = self._data.train_batches()
@@ -191,7 +191,7 @@ class Trainer:
         return grad_norm, zeros
 
     def _save_and_decide(self) -> bool:
-        """Save if it is time to, and return whether to stop."""
+        """Save a checkpoint if it is due, and return whether to stop."""
         args = self._args
         reason = self._exits.after_iteration(args.iteration)
         if args.save and (reason or args.iteration % args.save_interval == 0):
@@ -205,14 +205,14 @@ class Trainer:
 
     @contextlib.contextmanager
     def _settled_weights(self) -> Iterator[None]:
-        """Put the weights to save or validate into the model inside the block."""
+        """Put the weights that are saved or validated into the model during the block."""
         if self._args.optimizer in LIBRARY:
             from megatron_core_trainer.optimization.library_optimizers import averaged_weights
 
             with averaged_weights(self._optimizer):
                 yield
             return
-        # With --overlap-param-gather a rank's parameters are stale until the next forward pass gathers them.
+        # With --overlap-param-gather the parameters of a rank are outdated until the next forward pass gathers them.
         if not self._args.overlap_param_gather:
             yield
             return

@@ -1,5 +1,5 @@
-"""What other DAGs can be scheduled on: finished stages and reports of sweeps.
+"""Assets on which other DAGs can be scheduled: finished stages and reports of sweeps.
 
-Imports Airflow.
-The DAGs of sweeps announce these assets; anybody's own DAG names them.
+Imports Airflow and ``spec``.
+The DAGs of sweeps emit these assets; DAGs of users refer to them by name.
 """

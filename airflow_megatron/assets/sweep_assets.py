@@ -19,7 +19,7 @@ GROUP: Final = "megatron"
 
 
 def stage_alias(sweep: str, stage: str) -> AssetAlias:
-    """Return what is updated whenever a stage of a sweep has finished at a point.
+    """Return the asset alias that is updated whenever a stage of a sweep has finished at a point.
 
     The point's own asset, ``megatron://<sweep>/<stage>/<point>``, is attached at run time. That of a stage that runs
     once for the sweep is ``megatron://<sweep>/<stage>``, or one for each point if the sweep names several clusters. The
@@ -32,7 +32,7 @@ def stage_alias(sweep: str, stage: str) -> AssetAlias:
 
 
 def report_alias(sweep: str) -> AssetAlias:
-    """Return what is updated whenever the report of a sweep was written; ``extra`` holds ``sweep`` and ``files``."""
+    """Return the alias for each written report of a sweep; the ``extra`` has ``sweep`` and ``files``."""
     return AssetAlias(f"megatron://{sweep}", group=GROUP)
 
 
@@ -51,7 +51,7 @@ def announce_stage(context: Context, result: Any = None) -> None:
     point = job["point"]
     if not point and task.dag_id == point_dag_id(job["sweep"]):
         # of several clusters, every point watches the shared stage of its cluster. Airflow fails a task whose new asset
-        # another task creates at the same moment, so each has an asset of its own
+        # another task creates at the same moment, so each has its own asset
         point = context["run_id"]
     name = f"{alias.name}/{point}" if point else alias.name
     facts = {key: job[key] for key in ("sweep", "stage", "point", "kind", "run_dir")}

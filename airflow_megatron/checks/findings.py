@@ -1,4 +1,4 @@
-"""Findings of the checks before submission, reported once for each stage instead of once for each point."""
+"""Findings of the checks before submission, reported once instead of once for each point and stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_megatron.spec.documents.errors import Problem
-    from airflow_megatron.spec.documents.yaml_document import KeyPath
+    from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
 
@@ -24,6 +24,8 @@ class Finding:
     :param message: what is wrong, without the names of stage and point
     :param hint: what to write instead
     :param warning: whether the sweep can run nevertheless, because the value may be intended
+    :param names: parameters of which one causes it: it is placed at the one that is given closest to the job, and at
+        ``keys`` if none is
     """
 
     rule: str
@@ -32,6 +34,7 @@ class Finding:
     message: str
     hint: str
     warning: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass
@@ -51,6 +54,7 @@ class AlikeFindings:
     warning: bool
     points: int
     of_sweep: bool
+    names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> AlikeFindings:
@@ -61,16 +65,29 @@ class AlikeFindings:
             *(first.job.stage, first.job.point, first.keys, first.message, first.hint, first.warning),
             points=len(points - {""}),
             of_sweep="" in points,
+            names=first.names,
         )
 
-    def problem(self, sweep: Sweep) -> Problem:
-        """Return the problem that is reported for them."""
-        where = f"stage {self.stage}" + (f" at point {self.point}" if self.point else "")
-        others = self.points + self.of_sweep - 1
-        more = f"; the same at {others} more point{'s' if others > 1 else ''}" if others else ""
-        return sweep.document.problem(self._place(sweep), f"{where}: {self.message}{more}", self.hint)
+    def problem(self, sweep: Sweep, stages: int) -> Problem:
+        """Return the problem that is reported for them.
 
-    def _place(self, sweep: Sweep) -> KeyPath:
+        :param stages: the number of other stages with the same findings
+        """
+        where = f"stage {self.stage}" + (f" at point {self.point}" if self.point else "")
+        points = self.points + self.of_sweep - 1
+        others = [
+            *([f"at {points} more point{'s' if points > 1 else ''}"] if points else []),
+            *([f"in {stages} more stage{'s' if stages > 1 else ''}"] if stages else []),
+        ]
+        more = f"; the same {' and '.join(others)}" if others else ""
+        return sweep.document.problem(self.place(sweep), f"{where}: {self.message}{more}", self.hint)
+
+    def place(self, sweep: Sweep) -> KeyPath:
+        """Return the place in the sweep's document."""
+        suspected = [sweep.place_of(self.stage, name) for name in self.names]
+        given = [path for path in suspected if path and _names_one(path, self.names)]
+        if given:
+            return min(given, key=lambda path: _distance(path, sweep.document))
         if len(self.keys) == 1:
             return sweep.place_of(self.stage, self.keys[0])
         section = next((instance.stage for instance in sweep.tree if instance.name == self.stage), self.stage)
@@ -79,6 +96,18 @@ class AlikeFindings:
         if ("stages",) not in places:  # a file of another tool
             return sweep.place_of(self.stage, self.keys[-1])
         return next((path for path in (of_stage, self.keys) if path in places), ("stages", section))
+
+
+def _names_one(path: KeyPath, names: Sequence[str]) -> bool:
+    """Return whether a place is that of one of some parameters, and not what encloses it."""
+    return str(path[-1]).rpartition(".")[2] in names
+
+
+def _distance(path: KeyPath, document: YamlDocument) -> tuple[bool, bool]:
+    """Return how far from a job a value is given: in this file or in one that it extends, by the stage or for all."""
+    inherited = document.files.get(path, document.file) in document.sources
+    of_stage = path[0] == "stages" or "." in str(path[-1])
+    return inherited, not of_stage
 
 
 def alike_findings(findings: Iterable[Finding]) -> dict[tuple[str, str], AlikeFindings]:
@@ -91,8 +120,14 @@ def alike_findings(findings: Iterable[Finding]) -> dict[tuple[str, str], AlikeFi
 
 def problems_of(findings: Iterable[Finding], sweep: Sweep) -> tuple[list[Problem], list[Problem]]:
     """Return errors and warnings with their positions in the sweep's document."""
-    errors: list[Problem] = []
-    warnings: list[Problem] = []
-    for alike in alike_findings(findings).values():
-        (warnings if alike.warning else errors).append(alike.problem(sweep))
-    return errors, warnings
+    alike = alike_findings(findings).values()
+    errors = reported((one for one in alike if not one.warning), sweep)
+    return errors, reported((one for one in alike if one.warning), sweep)
+
+
+def reported(findings: Iterable[AlikeFindings], sweep: Sweep) -> list[Problem]:
+    """Return the problems; one value that several stages get is reported for the first of them."""
+    same: dict[tuple[KeyPath, str, str], list[AlikeFindings]] = {}
+    for alike in findings:
+        same.setdefault((alike.place(sweep), alike.message, alike.hint), []).append(alike)
+    return [group[0].problem(sweep, len(group) - 1) for group in same.values()]

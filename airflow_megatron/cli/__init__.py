@@ -1,5 +1,5 @@
 """The command ``airflow-megatron``.
 
-``command_line`` names the commands; rooms: ``console``, ``plans``, ``local``, ``runs``.
-Nothing imports it.
+Its packages, lowest first: ``console``, ``plans`` and ``local``, ``runs``, ``housekeeping`` and ``setup``.
+``command_line`` lists the commands. No other package imports this one.
 """

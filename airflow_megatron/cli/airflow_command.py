@@ -32,7 +32,7 @@ def _run(arguments: Namespace) -> None:
 
     from airflow_megatron.cli.app import (
         main,
-    )  # loaded only when it runs, because every Airflow command imports this module
+    )  # imported only when it runs, because every Airflow command imports this module
 
     os.environ.setdefault("AIRFLOW_HOME", AIRFLOW_HOME)
     main(arguments.words)

@@ -12,6 +12,7 @@ from typer.main import get_command
 
 from airflow_megatron import __version__
 from airflow_megatron.cli.command_line import add_commands
+from airflow_megatron.cli.console.streams import answering
 from airflow_megatron.cli.console.verbosity import FLAGS, set_verbosity
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import local_dir
@@ -66,21 +67,22 @@ def options(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the command line; report an invalid spec without a traceback.
+    """Run the command line; report an invalid spec, or an output that cannot be written, without a traceback.
 
     :param words: command-line arguments; default: those of the process
     """
     if checkout() is not None:  # an installed package uses the Airflow of its environment
         os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
-    # searching for plugins, pydantic would read the metadata of every installed package
+    # pydantic would read the metadata of every installed package in a search for plugins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     group = cast("TyperGroup", get_command(app))
     add_commands(group)
-    try:
-        group(args=words, prog_name=None if words is None else "airflow megatron")
-    except SpecError as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)
+    with answering():
+        try:
+            group(args=words, prog_name="airflow-megatron" if words is None else "airflow megatron")
+        except SpecError as error:
+            print(error, file=sys.stderr)
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,8 @@ def log(
             return
         content = log_object(list(records), merged=merged, unread_lines=sum(unread))
     except OSError as error:
+        if error.filename is None:  # it is the output's
+            raise
         print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
     if output is LogFormat.JSON:
@@ -205,8 +207,11 @@ def _dump(value: Any, indent: int | None = None) -> str:
 
 
 def _print_table(content: dict[str, Any]) -> None:
-    for line in _table_lines(content):
+    lines = list(_table_lines(content))
+    for line in lines:
         print(shown(line))
+    if not lines:
+        print("no line of a Megatron training in this log", file=sys.stderr)
 
 
 def _table_lines(content: dict[str, Any]) -> Iterator[str]:

@@ -1,5 +1,5 @@
-"""From sweep specs to Airflow DAGs: a DAG for each sweep, and one for its points.
+"""Airflow DAGs from sweep specs: one DAG for each sweep, and one for its points.
 
-Imports all layers that know no Airflow but ``simulation``, and all packages of Airflow classes.
-Files in ``dags/`` use ``spec_files``; ``ui`` and ``cli`` use ``building`` and what reads and ends runs.
+Imports all layers without Airflow except ``simulation``, and the packages of Airflow classes.
+Files in ``dags/`` use ``spec_files``; ``ui`` and ``cli`` use ``building`` and the modules on runs.
 """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def build_dags(sweep: SweepOutline) -> list[DAG]:
     """Build both DAGs of a sweep.
 
-    :raises SpecError: if Airflow does not take them
+    :raises SpecError: if Airflow refuses them
     """
     defaults = default_args(sweep)
     try:
@@ -34,8 +34,8 @@ def build_dags(sweep: SweepOutline) -> list[DAG]:
 def default_args(sweep: SweepOutline) -> dict[str, Any]:
     """Return the ``default_args`` of a sweep's DAGs.
 
-    A try is spent when a busy scheduler takes a task that a trigger has resumed for a killed one, and trying again does
-    no harm: no task submits twice. What trying again cannot help fails at once.
+    A busy scheduler may count a task that a trigger has resumed as a killed one, which uses up a try. Retries are
+    harmless, because no task submits twice. Errors that a retry cannot solve fail at once.
     """
     return {
         "owner": "megatron",

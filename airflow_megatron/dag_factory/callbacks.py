@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def callbacks(sweep: SweepOutline, what: NoticeKind, *, always: bool = False) -> list[NoticeCallback]:
-    """Return the callbacks of a task for one kind of notice; the notifiers are those that the run has pinned.
+    """Return the callbacks of a task for one kind of notice; the notifiers are those of the run's pin.
 
     :param sweep: the sweep
     :param what: kind of notice

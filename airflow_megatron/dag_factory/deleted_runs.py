@@ -1,4 +1,4 @@
-"""Deleting ended runs from Airflow's database, as the web page's *Delete* does."""
+"""Deletion of ended runs from Airflow's database, like *Delete* in the web page."""
 
 from __future__ import annotations
 

@@ -18,26 +18,28 @@ if TYPE_CHECKING:
 
 
 def note_ended_runs(session: Session, sweep: str | None = None) -> None:
-    """Note which of the runs that have pinned something have ended, with all points of theirs, or have gone.
+    """Record which of the runs with a pin have ended, with all their points, or were deleted.
 
-    Two queries for each DAG with such runs, and their notes alone are read: a sweep may have thousands that have ended.
+    It sends two queries for each DAG with such runs, and reads only their records, because a sweep may have thousands
+    of ended runs.
 
-    :param sweep: whose runs are looked at; those of all sweeps when left out
+    :param sweep: the sweep whose runs are checked; default: all sweeps
     """
-    session.flush()  # Airflow's sessions do it at their end: the run that has just ended would seem to go on
+    # Airflow's sessions flush at their end; before that, the run that has just ended would appear active
+    session.flush()
     store = PinStore()
     for dag_id in store.dags() if sweep is None else (sweep, point_dag_id(sweep)):
         noted = [run.run_id for run in store.under_way(dag_id)]
         if not noted:
             continue
-        still = _under_way(dag_id, noted, session)
+        still = _active_runs(dag_id, noted, session)
         for run_id in noted:
             if run_id not in still:
                 store.set_ended(dag_id, run_id)
 
 
-def _under_way(dag_id: str, run_ids: Sequence[str], session: Session) -> set[str]:
-    """Return which of some runs go on; a sweep's run that has failed by itself leaves its points to go on."""
+def _active_runs(dag_id: str, run_ids: Sequence[str], session: Session) -> set[str]:
+    """Return the runs that are active; if a sweep's run fails by itself, its points continue."""
     states = DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])
     points = select(DagRun.run_id).where(states, DagRun.dag_id == point_dag_id(dag_id)).limit(1)
     if dag_id == sweep_of(dag_id) and session.scalar(points) is not None:

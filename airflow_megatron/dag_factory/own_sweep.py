@@ -1,30 +1,35 @@
-"""The sweep of a task, from the cache: a task's process builds its own DAGs, and imports nothing that reads specs."""
+"""The sweep of a task, from the cache, so that a task's process builds only its DAGs and imports no parser of
+specs.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_megatron.dag_factory.spec_cache import SpecCache
 from airflow_megatron.plan.sweep_owners import owning_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_megatron.spec.model.outline import SweepOutline
 
 
 def read_sweep(folder: Path, name: str) -> SweepOutline | None:
-    """Return the outline of one sweep; None if the folder has none of this name.
+    """Return the outline of one sweep; None if the folder has no sweep of this name.
 
-    That is for a task of the sweep: it reads no other spec when the cache knows which file the sweep is in, and works
-    on with the sweep's last outline when the spec has been broken meanwhile.
+    For a task of the sweep. No other spec is read if the cache has the sweep's file. If the spec has become invalid,
+    the result is the last outline of the sweep.
     """
     cache = SpecCache(folder)
-    files = sorted(cache.names().get(name, ()))
-    entries = [(file, cache.valid(file)) for file in files if file.exists()]
+    files = [file for file in sorted(cache.names().get(name, ())) if file.exists()]
+    owner = owning_file(name, map(str, files))
+    entry = cache.valid(Path(owner)) if owner else None
+    if entry is not None and entry.outline is not None and entry.outline.name == name:
+        return entry.outline  # whatever state other files of this name are in
+    entries = [(file, cache.valid(file)) for file in files]
     if not entries or any(entry is None for _, entry in entries):
         from airflow_megatron.dag_factory.spec_folder import (
-            read_spec_folder,  # all that reads and checks specs
+            read_spec_folder,  # imports the parsers and checks of specs
         )
 
         outlines = {outline.name: outline for outline in read_spec_folder(folder).outlines}

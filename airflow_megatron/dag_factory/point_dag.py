@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, Param, TaskGroup
+from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_megatron.assets.sweep_assets import announce_stage, stage_alias
 from airflow_megatron.dag_factory.callbacks import callbacks
@@ -17,6 +18,7 @@ from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.spec.model.cluster_profile import cluster_names
 from airflow_megatron.spec.model.dag_names import CANCEL_LEFT, RESOLVE, point_dag_id
+from airflow_megatron.spec.trust.plain_text import without_images
 from airflow_megatron.task_runtime.stored_plan import MACROS
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def build_point_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
         doc_md=_doc(sweep),
         schedule=None,
         catchup=False,
-        # without a schedule nothing starts by itself, and a forgotten switch would leave every point queued
+        # without a schedule no run starts by itself, and in a paused DAG every point would stay queued
         is_paused_upon_creation=False,
         max_active_runs=sweep.settings.max_active_points,
         # deferred tasks do not count; waiting submissions must not block each other
@@ -47,15 +49,6 @@ def build_point_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
         render_template_as_native_obj=True,
         tags=["megatron", "point", *sweep.settings.tags],
         user_defined_macros=MACROS,
-        params={
-            "point": Param(
-                "",
-                type="string",
-                title="Point",
-                description=f"Its name; `airflow-megatron plan {sweep.name}` lists them",
-            ),
-            "cluster": cluster_param(sweep),
-        },
     ) as dag:
         resolve = ResolvePointOperator(
             task_id=RESOLVE,
@@ -69,11 +62,30 @@ def build_point_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
         for instance in sweep.tree:
             stages.add(instance)
         stages.add_teardown()
+    set_params(
+        dag,
+        point=Param(
+            "",
+            type="string",
+            title="Point",
+            description=f"Its name; `airflow-megatron plan {sweep.name}` lists them",
+        ),
+        cluster=cluster_param(sweep),
+    )
     return dag
 
 
+def set_params(dag: DAG, **params: Param) -> None:
+    """Give a DAG its params when all tasks are in it.
+
+    Airflow would copy them into each task, and check every copy against its schema whenever it stores the DAG, which is
+    two thirds of that work. A task's context has the params of its DAG all the same.
+    """
+    dag.params = ParamsDict(params)
+
+
 class StageTasks:
-    """Adds the tasks of stages to the DAG that is being built.
+    """Builder of the tasks of stages in the current DAG.
 
     :param sweep: the sweep
     :param source: the task that pushes each stage's job as an XCom
@@ -161,7 +173,7 @@ class StageTasks:
         own, parent = self._planned(instance.name), self._planned(instance.parent)
         paths = f"job_paths({parent}, '{instance.parent}')"
         usual = self.sweep.settings.cluster
-        # '%r': Airflow reads what a template gives as a literal of Python, and "42" or "[0]" is one
+        # '%r': Airflow evaluates the result of a template as a Python literal, and "42" or "[0]" is one
         producer: dict[str, Any] = {
             "producer": self._handle(self.submits[instance.parent]),
             "producer_dir": f"{{{{ {paths}.stage_dir }}}}",
@@ -184,7 +196,7 @@ class StageTasks:
         )
 
     def _before(self, instance: StageInstance) -> list[str]:
-        """Return the stages that an instance descends from, nearest first."""
+        """Return the ancestors of an instance, nearest first."""
         parents = {item.name: item.parent for item in self.sweep.tree}
         found: list[str] = []
         stage = instance.parent
@@ -205,7 +217,7 @@ class StageTasks:
         return f"{{{{ ti.xcom_pull(task_ids='{submit.task_id}') }}}}"
 
     def _group(self, name: str) -> TaskGroup:
-        """Return the task group of a stage; ``cooldown_100M.convert`` lies inside ``cooldown_100M``."""
+        """Return the task group of a stage; ``cooldown_100M.convert`` is inside ``cooldown_100M``."""
         if name not in self._groups:
             parent, _, own = name.rpartition(".")
             self._groups[name] = TaskGroup(group_id=own, parent_group=self._group(parent) if parent else None)
@@ -225,7 +237,7 @@ def _awaited(instance: StageInstance) -> list[str]:
 
 
 def cluster_param(sweep: SweepOutline) -> Param:
-    """Return the parameter that chooses a cluster; empty means each of several clusters."""
+    """Return the parameter that selects a cluster; empty selects all of several clusters."""
     profiles = sorted({*sweep.settings.all_clusters, *cluster_names()})
     if sweep.settings.clusters:
         return Param(
@@ -249,7 +261,7 @@ def _doc(sweep: SweepOutline) -> str:
         f"| `{instance.name}` | {instance.kind} | {instance.parent or ''} |" for instance in sweep.tree
     )
     return (
-        f"{sweep.settings.description}\n\nEach run works one point of `{sweep.name}`. "
+        f"{without_images(sweep.settings.description)}\n\nEach run works one point of `{sweep.name}`. "
         "Clear a run to work its point again, "
         f"clear a task to run one stage again.\n\n| stage | runs | after |\n| --- | --- | --- |\n{rows}\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.pins.runs_in_flight import sweeps_in_flight, with_runs_in_flight
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import sweep_specs_dir
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.model.dag_names import sweep_of
 
 if TYPE_CHECKING:
@@ -24,19 +26,19 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.outline import SweepOutline
 
 MOST_SHOWN: Final = 200_000
-"""Characters of all errors together; Airflow keeps them in its database."""
+"""Maximum number of characters of all errors, which Airflow stores in its database."""
 
 
 class SweepSpecErrors(AirflowMegatronError):
-    """The specs that cannot be used; shown by Airflow as an import error."""
+    """The errors of invalid specs, which Airflow shows as an import error."""
 
 
 def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
     """Build both DAGs of every valid spec.
 
-    A worker that parses the file for one task gets the DAGs of that task's sweep only. Invalid specs are skipped
-    here and reported by :func:`raise_for_spec_errors`, so that a bad spec never hides another sweep. What runs under
-    way have pinned stays in their DAGs, see :mod:`airflow_megatron.plan.pins.runs_in_flight`.
+    A worker that parses the file for one task gets the DAGs of that task's sweep only. Invalid specs are skipped here
+    and reported by :func:`raise_for_spec_errors`, so that an invalid spec never hides another sweep. The pinned stages
+    of runs in progress stay in the DAGs, see :mod:`airflow_megatron.plan.pins.runs_in_flight`.
     """
     folder = directory or sweep_specs_dir()
     wanted = get_parsing_context().dag_id
@@ -51,7 +53,7 @@ def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
     for name in (*outlines, *sweeps_in_flight(folder, outlines, store)):
         try:
             dags += _build(outlines.get(name), name, folder, store)
-        except SpecError:  # it could be built when it was read: reported by the other file
+        except SpecError:  # it could be built when it was read; the other file reports the error
             continue
     return dags
 
@@ -59,7 +61,7 @@ def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
 def _build(outline: SweepOutline | None, sweep: str, folder: Path, store: PinStore) -> list[DAG]:
     """Build the DAGs of a sweep with the stages of its runs in progress.
 
-    :param outline: of its spec, None if that cannot be read or has gone
+    :param outline: outline of its spec, None if that cannot be read or was deleted
     """
     kept = with_runs_in_flight(outline, sweep, folder, store)
     if kept is None:
@@ -73,9 +75,9 @@ def _build(outline: SweepOutline | None, sweep: str, folder: Path, store: PinSto
 
 
 def raise_for_spec_errors(directory: Path | None = None) -> None:
-    """Raise one error that lists everything wrong in the folder's specs.
+    """Raise one error that lists all problems of the folder's specs.
 
-    :raises SweepSpecErrors: if anything is wrong
+    :raises SweepSpecErrors: if there are problems
     """
     if get_parsing_context().dag_id is not None:
         return
@@ -84,12 +86,17 @@ def raise_for_spec_errors(directory: Path | None = None) -> None:
     problems = read_spec_folder(directory or sweep_specs_dir()).problems
     if problems:
         listed = _listed(sorted(problems))
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise SweepSpecErrors(f"{count} in sweep specs:\n{listed}")
+        count = counted(len(problems), "problem")
+        message = f"{count} in sweep specs:\n{listed}"
+        if sys.argv[1:3] == ["dags", "test"]:  # for an unknown DAG it prints a traceback and no import errors
+            print(message, file=sys.stderr)
+        raise SweepSpecErrors(message)
 
 
 def _listed(problems: Iterable[Problem]) -> str:
-    """Return the problems, one a line; of very many only the first of each file, so that none hides another's."""
+    """Return the problems, one per line; of very many only the first ones of each file, so that no file hides
+    another.
+    """
     of_files: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
         of_files[problem.file].append(str(problem))
@@ -98,7 +105,7 @@ def _listed(problems: Iterable[Problem]) -> str:
         return "\n".join(whole)
     shown: list[str] = []
     left = MOST_SHOWN
-    # short ones first: a long message hides nothing but itself
+    # short ones first, so that a long message hides only itself
     for file in sorted(of_files, key=lambda file: len(of_files[file][0])):
         first, *others = of_files[file]
         left -= len(first)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
-from airflow.utils.state import DagRunState
+from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy import select
 
 from airflow_megatron.spec.model.dag_names import LAUNCH, point_dag_id
@@ -15,6 +15,7 @@ from airflow_megatron.spec.model.dag_names import LAUNCH, point_dag_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow.serialization.definitions.dag import SerializedDAG
     from sqlalchemy.orm import Session
 
 
@@ -36,9 +37,41 @@ def stop_runs(dag_id: str, session: Session, wanted: Callable[[DagRun], bool]) -
         queued = run.state == DagRunState.QUEUED
         if dag is not None:
             set_dag_run_state_to_failed(dag=dag, run_id=run.run_id, commit=True, session=session)
+            block_unstarted(run, dag, session)
         if queued or dag is None:  # none of its tasks has started, so no teardown is needed
             run.set_state(DagRunState.FAILED)
     return [run.run_id for run in runs]
+
+
+def block_unstarted(run: DagRun, dag: SerializedDAG, session: Session) -> None:
+    """Set the tasks that *Mark failed* skipped because they had not started to ``upstream_failed``, as after a failure.
+
+    If they stayed skipped, a run whose last tasks had not started would end as a success after its teardowns, and
+    *Clear failed tasks* would leave them out. Tasks that were skipped before, and those below them, stay skipped.
+
+    :param run: a run that has been marked failed
+    :param dag: its DAG
+    :param session: session of Airflow's database
+    """
+    skipped = [
+        task
+        for task in run.get_task_instances(state=[TaskInstanceState.SKIPPED], session=session)
+        if task.task_id in dag.task_dict
+    ]
+    stays = set()
+    for task in skipped:
+        if task.start_date != task.end_date:  # Airflow sets both at once for a task that has not started
+            stays |= {task.task_id} | dag.task_dict[task.task_id].get_flat_relative_ids(upstream=False)
+    for task in skipped:
+        if task.task_id not in stays:
+            task.state = TaskInstanceState.UPSTREAM_FAILED
+
+
+def block_unstarted_of(run: DagRun, session: Session) -> None:
+    """Do as :func:`block_unstarted`, with the DAG from Airflow's database."""
+    dag = DBDagBag().get_latest_version_of_dag(run.dag_id, session=session)
+    if dag is not None:
+        block_unstarted(run, dag, session)
 
 
 def stop_points_of(run: DagRun, session: Session) -> list[str]:

@@ -1,5 +1,5 @@
-"""Task decorators: functions as Slurm jobs.
+"""Task decorators: Python functions as Slurm jobs.
 
-Imports Airflow, operators and the layers below.
-Airflow finds them by the provider's metadata.
+Imports Airflow, ``operators`` and the layers below.
+Airflow finds them in the provider's metadata.
 """

@@ -1,4 +1,4 @@
-"""Runs the function of a ``@task.slurm`` inside its job; copied there, so it needs nothing but Python."""
+"""Run the function of a ``@task.slurm`` inside its job; this file is copied there, so it needs only Python."""
 
 import json
 import sys
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def main(directory: Path) -> None:
-    """Call the function of ``function.py`` as ``arguments.json`` says, and write ``result.json``.
+    """Call the function of ``function.py`` with ``arguments.json``, and write ``result.json``.
 
-    :param directory: of the attempt
+    :param directory: directory of the attempt
     """
     call = json.loads((directory / "arguments.json").read_text(encoding="utf-8"))
     path = directory / "function.py"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
 
 LARGEST_RESULT: Final = 1 << 20
-"""Bytes of a function's result as JSON: it becomes an XCom."""
+"""Maximum size of a function's result as JSON in bytes, because it becomes an XCom."""
 _SET_BY_FUNCTION: Final = "(what the function returns)"
 _RUNNER: Final = Path(__file__).with_name("run_function.py")
 
@@ -33,11 +33,11 @@ _RUNNER: Final = Path(__file__).with_name("run_function.py")
 class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
     """Run a Python function on the cluster, or the shell command that it returns.
 
-    A Python function runs there in ``python``, whose environment has what it imports; like that of
-    ``@task.virtualenv`` it sees nothing of the DAG file but itself. Arguments and result travel as JSON.
+    A Python function runs there in ``python``, whose environment must have the modules that it imports. As with
+    ``@task.virtualenv``, it cannot use other parts of the DAG file. Arguments and result are transferred as JSON.
 
     :param python_callable: the function
-    :param shell: it runs in Airflow's worker, and returns the command that the job runs
+    :param shell: whether the function runs in Airflow's worker, and returns the command of the job
     :param python: Python on the cluster, a path or a name on the nodes' PATH (templated as ``command``)
     :param op_args: positional arguments (templated)
     :param op_kwargs: keyword arguments (templated)
@@ -88,7 +88,7 @@ class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
         return SlurmJobOperator.execute(self, context)
 
     def job_files(self, context: Context) -> dict[str, str]:
-        """Return the function, its arguments, and what calls it."""
+        """Return the files with the function, its arguments, and the program that calls it."""
         if self.shell:
             return {}
         call = {
@@ -104,19 +104,19 @@ class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
             ) from None
         return {
             "run_function.py": _RUNNER.read_text(encoding="utf-8"),
-            # annotations may name what only the DAG file imports
+            # annotations may use names that only the DAG file imports
             "function.py": f"from __future__ import annotations\n\n{self.get_python_source()}",  # type: ignore[no-untyped-call]
             "arguments.json": arguments,
         }
 
     def result(self, context: Context, job: Job, ended: Mapping[str, Any]) -> Any:
-        """Return what the function returned; the job's own facts are the XCom ``job``."""
+        """Return the result of the function; the data of the job are the XCom ``job``."""
         facts = super().result(context, job, ended)
         context["ti"].xcom_push(key="job", value=facts)
         return facts if self.shell else self._returned(job, int(ended["attempt"]))
 
     def _keywords(self, context: Context) -> Mapping[str, Any]:
-        """Return the keyword arguments, those that name a part of the context filled in."""
+        """Return the keyword arguments, including those for parts of the context."""
         return determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
 
     def _returned(self, job: Job, attempt: int) -> Any:
@@ -134,7 +134,7 @@ class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
 
 
 def slurm_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
-    """Make a task of a function that runs as a Slurm job.
+    """Create a task from a function that runs as a Slurm job.
 
     :param python_callable: the function
     :param kwargs: see :class:`SlurmDecoratedOperator`

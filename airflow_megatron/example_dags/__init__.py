@@ -1,5 +1,5 @@
-"""Example DAGs, each of them a test of the package on the local cluster.
+"""Example DAGs, which the tests run on the local cluster.
 
-Import what anybody's own DAGs may import.
-Airflow shows them with ``[core] load_examples``; the connection ``slurm_local`` is that of the local cluster.
+Import only parts that DAGs of users may import.
+Airflow shows them with ``[core] load_examples``; they use the connection ``slurm_local`` of the local cluster.
 """

@@ -13,12 +13,12 @@ with DAG("example_after_sweep", schedule=TRAINED, catchup=False, tags=["example"
     @task
     def finished(triggering_asset_events=None) -> list[str]:  # type: ignore[no-untyped-def]
         """Return the directories of the points that have finished since the last run."""
-        # each event stands there twice: under the alias, and under the asset of its point
+        # each event occurs twice: under the alias, and under the asset of its point
         return [event.extra["run_dir"] for event in triggering_asset_events[TRAINED]]
 
     @task.slurm(slurm_conn_id="slurm_local", shell=True, time="10m", poll_interval=5)
     def size(run_dir: str) -> str:
-        """Return the command that the job runs."""
+        """Return the command of the job."""
         return f"du -sh {run_dir}/checkpoints"
 
     size.expand(run_dir=finished())

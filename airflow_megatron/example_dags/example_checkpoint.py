@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint as soon as it is complete, while the training goes on."""
+"""Evaluate a checkpoint as soon as it is complete, while the training continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job on Slurm, submitted exactly once, and a task that uses what it made."""
+"""One job on Slurm, submitted exactly once, and a task that uses its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with DAG("example_slurm_job", schedule=None, tags=["example", "slurm"]):
 
     @task
     def report(job: dict[str, str]) -> str:
-        """Show where the job left its output."""
+        """Print the path of the job's output."""
         return f"job {job['job_id']} is {job['state']}: see {job['outputs'][0]}"
 
     report(simulate.output)  # type: ignore[arg-type]

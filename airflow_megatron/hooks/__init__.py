@@ -1,5 +1,5 @@
-"""Airflow hooks: connections to login nodes and trackers, and how a login is kept, shared and renewed.
+"""Airflow hooks: connections to login nodes and trackers; sharing, keeping and renewing of logins.
 
-Imports ``slurm``, ``spec`` and the other layers that know no Airflow but ``simulation``.
-Operators, triggers, sensors and ``cli`` use ``slurm``; the connections to trackers are in ``tracker_access``.
+Imports ``supervision`` and the layers below.
+``task_runtime``, the Airflow classes above it and ``cli`` use ``slurm``; ``tracker_access`` connects to trackers.
 """

@@ -1,4 +1,4 @@
-"""SSH by asyncssh: one connection for all commands, no process of its own."""
+"""SSH by asyncssh: one connection for all commands, without a separate process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWN_HOSTS = (
     *("~/.ssh/known_hosts", "~/.ssh/known_hosts2"),
     *("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"),
 )
-"""Where ssh_config(5) has host keys looked up by default."""
+"""Default files of host keys, by ssh_config(5)."""
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ logging.getLogger("asyncssh").setLevel(logging.WARNING)
 
 
 class AsyncsshTransport:
-    """One SSH connection to a login node, opened on first use and again after it broke.
+    """One SSH connection to a login node, opened on first use and reopened after it breaks.
 
     ``~/.ssh/config`` (ProxyJump) and the ssh-agent are honoured.
 
@@ -91,7 +91,7 @@ class AsyncsshTransport:
     async def _command(
         self, connection: asyncssh.SSHClientConnection, script: str
     ) -> asyncssh.SSHCompletedProcess:
-        """Run a script; a session that sshd refuses (MaxSessions) is asked for again."""
+        """Run a script; a session that sshd refuses (MaxSessions) is requested again."""
         attempt = 1
         while True:
             try:
@@ -102,7 +102,9 @@ class AsyncsshTransport:
                 if attempt == self._attempts or connection.is_closed():
                     raise
             else:
-                with suppress(BrokenPipeError):  # the shell has ended: its message and exit status are there
+                with suppress(
+                    BrokenPipeError
+                ):  # the shell has ended: its message and exit status are available
                     process.stdin.write(script)
                     process.stdin.write_eof()
                 return await process.wait()
@@ -124,6 +126,11 @@ class AsyncsshTransport:
                     f"check login and key_file of connection {conn_id!r}"
                 )
                 raise await asyncio.to_thread(self._gate.refused, message) from error
+            except asyncssh.KeyImportError as error:
+                raise LoginRefusedError(
+                    f"{address}: connection {conn_id!r}: {_key_files(self._options)} cannot be read: "
+                    f"{_reason(error)}"
+                ) from error
             except ValueError as error:
                 raise LoginRefusedError(
                     f"{address}: key_file or known_hosts of connection {conn_id!r} cannot be read: {_reason(error)}"
@@ -144,7 +151,7 @@ class AsyncsshTransport:
 def client_options(options: ConnectionOptions) -> dict[str, Any]:
     """Return the keyword arguments of ``asyncssh.connect``.
 
-    :raises LoginRefusedError: when a key in the connection cannot be read
+    :raises LoginRefusedError: if a key in the connection cannot be read
     """
     chosen: dict[str, Any] = {
         "host": options.host,
@@ -181,9 +188,9 @@ def client_options(options: ConnectionOptions) -> dict[str, Any]:
 
 
 def _usual_known_hosts(chosen: Mapping[str, Any]) -> list[str] | asyncssh.SSHKnownHosts:
-    """Return the files that OpenSSH would look a host key up in.
+    """Return the files in which OpenSSH would look up a host key.
 
-    They are always given: asyncssh takes ``UserKnownHostsFile none`` in an SSH configuration as leave to check nothing.
+    They are always passed: with ``UserKnownHostsFile none`` in an SSH configuration, asyncssh would check no host key.
     """
     configured = asyncssh.SSHClientConnectionOptions(
         **{name: chosen[name] for name in ("host", "port", "username") if name in chosen},
@@ -214,6 +221,14 @@ def _only_host_key(options: ConnectionOptions) -> asyncssh.SSHKnownHosts:
         ) from error
 
 
+def _key_files(options: ConnectionOptions) -> str:
+    """Return the name of the file that should be a private key."""
+    if options.key_file is None:
+        return "a private key of the SSH configuration"
+    is_public = options.key_file.suffix == ".pub"
+    return f"key_file {options.key_file}{' (a public key: name the private one)' if is_public else ''}"
+
+
 def _reason(error: BaseException) -> str:
-    """Return the error's own words, or its kind when it has none."""
+    """Return the error's message, or its class name if the message is empty."""
     return str(getattr(error, "reason", "") or error or type(error).__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shlex
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ DEFAULT_LOGIN_PATIENCE_S = 7 * 86400.0
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """A connection's fields and extras, checked. What is None is left to the SSH configuration file.
+    """The checked fields and extras of a connection; for None the SSH configuration file decides.
 
     :param conn_id: id of the Airflow connection, for messages
     :param host: name or address, or a ``Host`` of the SSH configuration file
@@ -33,20 +34,20 @@ class ConnectionOptions:
     :param key_file: private key
     :param private_key: text of the private key
     :param passphrase: of the key
-    :param host_key: the only key that the login node may show, ``TYPE BASE64``
+    :param host_key: the only accepted key of the login node, ``TYPE BASE64``
     :param known_hosts: file to check the host key against
-    :param check_host_key: whether it is checked at all; a given *host_key* always is
-    :param proxy_command: command whose input and output are the connection
+    :param check_host_key: whether the host key is checked; a given *host_key* is always checked
+    :param proxy_command: command whose standard input and output replace the TCP connection
     :param connect_timeout: seconds
     :param compress: whether to allow compression
-    :param ssh_config: read in place of ``~/.ssh/config``
+    :param ssh_config: configuration file that replaces ``~/.ssh/config``
     :param transport: the implementation of SSH
-    :param control_path: socket of an OpenSSH master connection that a person opens; ``openssh`` only
+    :param control_path: socket of an OpenSSH master connection that a user opens; ``openssh`` only
     :param renew_command: program and arguments that renew the credentials; run without a shell
-    :param login_patience: seconds that a login which worked before may be refused until that is final
-    :param commands: how Slurm's commands are found, for who has no cluster profile
+    :param login_patience: seconds for which refusals of a login that worked before are retried
+    :param commands: how Slurm's commands are found, for callers without a cluster profile
     :param restricted: whether its key runs only this package's programs (``cluster restrict``)
-    :param work_dir: directory of the jobs of no sweep, shared by all nodes; None for one in the user's home
+    :param work_dir: directory, shared by all nodes, of jobs outside of sweeps; None for one in the user's home
     """
 
     conn_id: str
@@ -76,7 +77,7 @@ class ConnectionOptions:
     def of(cls, connection: Connection, conn_id: str) -> ConnectionOptions:
         """Read *connection*.
 
-        :raises LoginRefusedError: when it cannot be used as it is
+        :raises LoginRefusedError: if it is invalid
         """
         extra: dict[str, Any] = connection.extra_dejson
         if not connection.host:
@@ -128,7 +129,7 @@ class ConnectionOptions:
 
     @property
     def address(self) -> str:
-        """``user@host:port``, as far as the connection says."""
+        """``user@host:port``, without parts that the connection does not set."""
         user = f"{self.user}@" if self.user else ""
         return f"{user}{self.host}" + (f":{self.port}" if self.port else "")
 
@@ -191,12 +192,27 @@ def _host_key(text: Any) -> str | None:
     return " ".join(words[:2]) if len(words) > 1 else f"ssh-rsa {words[0]}"
 
 
+def _is_public_key(text: str) -> bool:
+    """Return whether a text is a key type and the key's base64, which repeats the type."""
+    kind, _, key = text.partition(" ")
+    try:
+        content = base64.b64decode(key, validate=True)
+    except ValueError:
+        return False
+    return content[4 : 4 + len(kind)] == kind.encode()
+
+
 def host_key_refusal(options: ConnectionOptions, reason: str) -> str:
-    """Explain that a login node's host key was refused: it is another one, or none was given to compare it with.
+    """Explain why a login node's host key was refused: it differs from the known key, or no key is known.
 
     :param reason: message of the SSH client
     """
     where = f"connection {options.conn_id!r}"
+    if options.host_key is not None and not _is_public_key(options.host_key):
+        return (
+            f"{options.address}: the host_key extra of {where} is not a public key (write type and key as ssh-keyscan "
+            "prints them: ssh-ed25519 AAAA…)"
+        )
     changed = "changed" in reason.lower()
     if options.host_key is not None or options.known_hosts is not None or changed:
         return (

@@ -1,4 +1,4 @@
-"""Credentials of a connection that end: when they end, whether they were replaced, and the command that renews them."""
+"""Credentials that expire: their end, the detection of replaced ones, and the command that renews them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from airflow_megatron.hooks.connection_options import ConnectionOptions
 
 RENEWAL_LIMIT_S: Final = 90.0
-"""Seconds that ``renew_command`` may take."""
+"""Time limit of ``renew_command`` in seconds."""
 KEYGEN_LIMIT_S: Final = 10.0
 _VALID = re.compile(r"^\s*Valid: from (\S+) to (\S+)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Validity:
-    """When a certificate is valid, in Unix time."""
+    """The validity period of a certificate, in Unix time."""
 
     begin: float
     end: float
 
     def ends_within(self, seconds: float, now: float) -> bool:
-        """Return whether it ends soon: within *seconds*, or a quarter of its lifetime if that is less."""
+        """Return whether it ends within *seconds*, or within a quarter of its lifetime if that is less."""
         return now >= self.end - min(seconds, (self.end - self.begin) / 4)
 
 
 def certificate_path(options: ConnectionOptions) -> Path | None:
-    """Return the file that OpenSSH and asyncssh read the certificate of ``key_file`` from, if there is one."""
+    """Return the file with the certificate of ``key_file`` for OpenSSH and asyncssh; None if it does not exist."""
     if options.key_file is None:
         return None
     path = options.key_file.with_name(f"{options.key_file.name}-cert.pub")
@@ -43,7 +43,7 @@ def certificate_path(options: ConnectionOptions) -> Path | None:
 
 
 def certificate_validity(path: Path) -> Validity | None:
-    """Return when a certificate is valid, by ``ssh-keygen -L``; None if it has no end or cannot be read."""
+    """Return the validity period of a certificate, from ``ssh-keygen -L``; None if it has no end or cannot be read."""
     try:
         shown = subprocess.run(
             ["ssh-keygen", "-L", "-f", str(path)],
@@ -69,7 +69,7 @@ def certificate_validity(path: Path) -> Validity | None:
 def credentials_stamp(options: ConnectionOptions) -> str:
     """Return a text that changes when the key, its certificate or the connection's ``private_key`` is replaced.
 
-    A password has no part in it: its digest could be guessed.
+    The text does not depend on a password, which could be guessed from a digest.
     """
     parts: list[str] = []
     for path in (options.key_file, certificate_path(options)):
@@ -85,7 +85,7 @@ def credentials_stamp(options: ConnectionOptions) -> str:
 def run_renewal(words: tuple[str, ...]) -> str:
     """Run ``renew_command`` without a shell; return why it failed, empty on success.
 
-    Its output is discarded: it may hold tokens.
+    Its output is discarded: it may contain tokens.
     """
     began = time.monotonic()
     try:

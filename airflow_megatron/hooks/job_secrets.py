@@ -1,4 +1,4 @@
-"""Secrets that Airflow keeps and hands to jobs: looked up for a submission, masked in logs, stored nowhere."""
+"""Secrets of Airflow for jobs: looked up at each submission, masked in logs, never stored."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 
 class SecretLookupError(AirflowMegatronError):
-    """A secret that cannot be had; the message holds no value."""
+    """A secret is not available; the message does not contain its value."""
 
 
 def secret_values(job: Job) -> dict[str, str]:
-    """Return the secrets that Airflow hands to a job: variable → value; all are masked in logs from now on.
+    """Return the secrets that Airflow delivers to a job, variable → value, and mask them in this process's logs.
 
-    :raises SubmissionRefusedError: when the operator does not permit one, there is none, or no variable can hold it
+    :raises SubmissionRefusedError: if the operator does not permit a secret, if it does not exist, or if its value is
+        invalid in an environment variable
     """
     values: dict[str, str] = {}
     for name, source in job.delivered.items():
@@ -40,7 +41,7 @@ def secret_values(job: Job) -> dict[str, str]:
 
 
 def mask_secrets(sources: Mapping[str, Mapping[str, str]]) -> None:
-    """Mask secrets in the logs of a process that shows lines of a job's log, as far as they are found.
+    """Mask secrets in the logs of a process that shows lines of a job's log; missing secrets are ignored.
 
     :param sources: as a job's ``delivered``
     """
@@ -48,7 +49,7 @@ def mask_secrets(sources: Mapping[str, Mapping[str, str]]) -> None:
         try:
             _masked_value(source)
         except SecretLookupError:
-            continue  # the job has what was found when it was submitted
+            continue  # the job has the values from the time of its submission
 
 
 def _masked_value(source: Mapping[str, str]) -> str:
@@ -57,7 +58,9 @@ def _masked_value(source: Mapping[str, str]) -> str:
     where = source_text(source)
     try:
         found = _value(source)
-    except Exception as error:  # a secrets backend raises what it likes, with what it likes in the message
+    except (
+        Exception
+    ) as error:  # a secrets backend may raise any exception, and its message may contain the secret
         reason = f"{where} cannot be looked up ({type(error).__name__}); add it to Airflow"
         raise SecretLookupError(reason) from None
     try:
@@ -70,7 +73,7 @@ def _masked_value(source: Mapping[str, str]) -> str:
 
 
 def _value(source: Mapping[str, str]) -> str:
-    """Return a value as Airflow has it, empty where a connection has no such field."""
+    """Return a value from Airflow; empty if a connection has no such field."""
     if "variable" in source:
         return str(Variable.get(source["variable"]))
     connection = BaseHook.get_connection(source["connection"])

@@ -1,4 +1,4 @@
-"""One connection to a login node for the remote commands that a task runs one after the other."""
+"""One connection to a login node for consecutive remote commands of a task."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import CommandResult, Transport
 
 MOST_IDLE_S: Final = 10.0
-"""A connection that was not used for so long is opened anew: nobody has looked whether it still lives."""
+"""Idle seconds after which a connection is reopened, because it may be dead."""
 
 
 class KeptConnection:
-    """A connection that stays open between two scripts that follow each other closely.
+    """A connection that stays open between scripts in quick succession.
 
-    A script that fails is not run again here: whoever runs it knows whether it may run twice.
+    A failed script is not repeated here, because only the caller knows whether it may run twice.
 
-    :param connect: gives a transport
+    :param connect: returns a transport
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Transport]]) -> None:
@@ -34,9 +34,9 @@ class KeptConnection:
         self._used = 0.0
 
     def run(self, script: str, *, timeout: float) -> CommandResult:
-        """Run a script, over a new connection where there is none that was just used.
+        """Run a script, over a new connection unless one was used recently.
 
-        :raises TransportError: when the outcome is unknown
+        :raises TransportError: if the outcome is unknown
         """
         if time.monotonic() - self._used > MOST_IDLE_S:
             self.close()
@@ -65,9 +65,9 @@ _kept: dict[Hashable, KeptConnection] = {}
 
 
 def kept_connection(name: Hashable, connect: Callable[[], Awaitable[Transport]]) -> KeptConnection:
-    """Return the connection of this process and thread with a name; it is closed when the process ends.
+    """Return the named connection of this process and thread; it is closed when the process ends.
 
-    :param name: what tells it from others: all that ``connect`` depends on
+    :param name: unique name of the connection, derived from all inputs of ``connect``
     :param connect: as of :class:`KeptConnection`
     """
     key = (os.getpid(), threading.get_ident(), name)

@@ -1,4 +1,4 @@
-"""Remembered cancellations are carried out when the login node answers again; one task of a process's event loop."""
+"""Background task of a process that carries out remembered cancellations after the login node is available again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import json
 import logging
 import random
 import weakref
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.verdicts.stage_records import RemoteWriteError
-from airflow_megatron.supervision.submission.remembered_cancellations import carry_out, remembered
+from airflow_megatron.supervision.submission.remembered_cancellations import (
+    cancel_attempt,
+    carry_out,
+    remember,
+    remembered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_megatron.supervision.submission.remembered_cancellations import Cancellation
 
 PAUSE_S: Final = 60.0
-"""Seconds between two tries; the gate of the login makes real ones rarer while it is refused."""
+"""Seconds between two tries; :mod:`.login_gate` makes logins rarer while they are refused."""
 STEP_S: Final = 60.0
 
 log = logging.getLogger(__name__)
@@ -32,20 +37,55 @@ _tasks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]]
 
 
 def carry_out_later() -> None:
-    """Make sure that a task of the running event loop carries out what is remembered, by any process, until all is."""
+    """Start the task of this event loop that carries out the remembered cancellations of all processes, if needed."""
     loop = asyncio.get_running_loop()
     task = _tasks.get(loop)
     if (task is None or task.done()) and remembered():
         # an empty context keeps the messages out of the log of the task that happens to start it
         _tasks[loop] = loop.create_task(
-            _until_all_are(), name="late cancellations", context=contextvars.Context()
+            _retry_until_done(), name="late cancellations", context=contextvars.Context()
         )
+
+
+async def cancel_killed(
+    cancellation: Cancellation, hook: SlurmHook, task_log: Any, *, taken: int, step_s: float
+) -> bool:
+    """Cancel the job of a killed task, unless the stage uses it again.
+
+    :param hook: the connection to the login node
+    :param task_log: the task's logger
+    :param taken: as for :func:`~airflow_megatron.supervision.submission.remembered_cancellations.remember`
+    :param step_s: time limit of a remote command in seconds
+    :return: False if the job may still be in Slurm
+    """
+    what = f"job {cancellation.job}"
+    cancel, afterwards = carry_out, f"it is cancelled when {cancellation.ssh_conn_id!r} can be reached again"
+    try:
+        if not await asyncio.to_thread(remember, cancellation, taken):
+            task_log.info("%s is not cancelled: its stage uses it again", what)
+            return True
+    except OSError as error:
+        task_log.warning("the cancellation of %s cannot be remembered: %s", what, error)
+        cancel, afterwards = (
+            cancel_attempt,
+            f"use scancel {cancellation.job_id or f'-n {cancellation.job_name}'}",
+        )
+    try:
+        async with hook.connected() as transport:
+            if await cancel(cancellation, transport, step_s=step_s):
+                task_log.info("cancelled %s", what)
+    except TransportError as error:
+        task_log.error("%s could not be cancelled: %s; %s", what, error, afterwards)
+        return False
+    except RemoteWriteError as error:
+        task_log.error("the cancellation of %s could not be recorded: %s", what, error)
+    return True
 
 
 async def carry_out_all(cancellations: Iterable[Cancellation]) -> list[str]:
     """Carry out cancellations of one connection; return the names of the jobs that were still in Slurm.
 
-    :raises TransportError: when some remain
+    :raises TransportError: if some remain
     """
     names: list[str] = []
     ordered = sorted(cancellations, key=_cluster)
@@ -56,14 +96,14 @@ async def carry_out_all(cancellations: Iterable[Cancellation]) -> list[str]:
             for each in of_cluster:
                 try:
                     if await carry_out(each, transport, step_s=STEP_S):
-                        log.warning("cancelled job %s (%s), as remembered", each.job_id, each.job_name)
+                        log.warning("cancelled job %s (%s), as remembered", each.job, each.job_name)
                         names.append(each.job_name)
                 except RemoteWriteError as error:
-                    log.error("the cancellation of job %s could not be recorded: %s", each.job_id, error)
+                    log.error("the cancellation of job %s could not be recorded: %s", each.job, error)
     return names
 
 
-async def _until_all_are() -> None:
+async def _retry_until_done() -> None:
     logged: set[str] = set()
     while left := await asyncio.to_thread(remembered):
         for conn_id in sorted({each.ssh_conn_id for each in left}):

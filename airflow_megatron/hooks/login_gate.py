@@ -1,7 +1,7 @@
-"""What all processes know about the login of a connection: whether it is refused, and when to try again.
+"""State of the login of a connection, shared by all processes: whether it is refused, and when to try again.
 
-A login that worked before and is refused now is a wait. All processes then try it together as rarely as one would:
-sites lock accounts, or take an address for an intruder's, after some failed logins.
+If a login that worked before is refused, tasks wait. All processes together then try it as rarely as a single process
+would, because sites lock accounts or block addresses after several failed logins.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S: Final = 60.0
 LONGEST_PAUSE_S: Final = 600.0
-"""Between two logins while they are refused; replaced credentials are tried at once."""
+"""Seconds between two logins while they are refused; replaced credentials are tried at once."""
 RENEW_AHEAD_S: Final = 600.0
 NOTICE_AHEAD_S: Final = 3600.0
 LOOK_EVERY_S: Final = 20.0
-"""How often a process that runs commands looks at the certificate's end."""
+"""Seconds between two checks of the certificate's end in a process that runs commands."""
 NOTICE_FILE: Final = "logins.jsonl"
 
 log = logging.getLogger(__name__)
@@ -55,14 +55,14 @@ class LoginRecord:
 
     :param accepted: Unix time of the first login that worked; 0 for none
     :param refused: Unix time since when logins are refused; 0 while they are not
-    :param refusals: how often they were
-    :param next_try: Unix time before which nobody tries again
-    :param stamp: of the refused credentials
+    :param refusals: number of refusals since then
+    :param next_try: Unix time before which no process tries again
+    :param stamp: :func:`.credentials_stamp` of the refused credentials
     :param next_renewal: Unix time before which ``renew_command`` does not run again
-    :param renewals: how often it has run since the last login that worked
-    :param noticed_refusal: value of *refused* that a notice was given for
-    :param noticed_end: end of the certificate that a notice was given for
-    :param trouble: why the last renewal failed
+    :param renewals: number of its runs since the last login that worked
+    :param noticed_refusal: value of *refused* of the last notice about refusals
+    :param noticed_end: end of the certificate of the last notice about certificates
+    :param trouble: why the last renewal failed, empty if it did not
     """
 
     accepted: float = 0.0
@@ -84,7 +84,7 @@ class LoginRecord:
 
     @classmethod
     def read(cls, text: str) -> LoginRecord:
-        """Read a record; what is damaged counts as absent."""
+        """Read a record; damaged values count as absent."""
         data = read_object(text) or {}
         record = cls()
         for each in fields(cls):
@@ -100,7 +100,7 @@ class LoginRecord:
 
 
 class LoginGate:
-    """Asked before each login over a connection, and informed of its result.
+    """The permission for each login over a connection; callers report the result.
 
     Methods block for as long as ``renew_command`` runs; call them outside of the event loop.
 
@@ -113,7 +113,7 @@ class LoginGate:
         self._validity: tuple[tuple[int, int], Validity | None] | None = None
 
     def enter(self) -> None:
-        """Wait for nothing, renew what is due, and return if a login may be tried now.
+        """Renew the credentials if that is due, and return if a login may be tried now; never wait for the next try.
 
         :raises LoginExpiredError: if logins are refused, and it is too early for the next one
         :raises LoginRefusedError: likewise, after ``login_patience``
@@ -128,7 +128,7 @@ class LoginGate:
             record.stamp, record.next_try = stamp, now + _pause(record.refusals)
 
     def attend(self) -> None:
-        """Renew a certificate that ends soon, or give a notice of its end; for connections that stay open."""
+        """Renew a certificate that ends soon, or send a notice of its end; for connections that stay open."""
         if time.monotonic() - self._looked < LOOK_EVERY_S:
             return
         self._looked = time.monotonic()
@@ -147,7 +147,7 @@ class LoginGate:
     def refused(self, message: str) -> TransportError:
         """Record that a login was refused; return the error to raise.
 
-        :param message: what the login node answered, and what to check
+        :param message: the login node's answer, and what to check
         :return: :class:`LoginExpiredError` if the login worked before, its certificate has ended or a command can renew
             it, and ``login_patience`` is not over; :class:`LoginRefusedError` otherwise
         """
@@ -163,14 +163,14 @@ class LoginGate:
             record.refused = record.refused or now
             record.refusals += 1
             record.stamp, record.next_try = credentials_stamp(options), now + _pause(record.refusals)
-            # a command that renews it has its turn before a person is asked
+            # renew_command runs before a user is notified
             if record.refused != record.noticed_refusal and not renewable:
                 record.noticed_refusal = record.refused
                 self._notify("login refused", f"{message}; tasks wait. {self._hint(record.trouble)}")
             return self._refusal(record, now)
 
     def no_session(self, message: str) -> None:
-        """Give one notice that a person's session at ``control_path`` has ended.
+        """Send one notice that the user's session at ``control_path`` has ended.
 
         :param message: with the command to log in again
         """
@@ -251,9 +251,9 @@ class LoginGate:
 
     @contextmanager
     def _locked(self) -> Iterator[LoginRecord]:
-        """Give the record, locked among all processes; changes are written at the end, also of a block that raises.
+        """Yield the record, locked for all other processes; write its changes at the end, also if the block raises.
 
-        Where no file can be written, the record is empty: every refusal is final then.
+        If no file can be written, the record is empty, and every refusal is final.
         """
         try:
             path = self._path()

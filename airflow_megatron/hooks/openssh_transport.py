@@ -1,4 +1,4 @@
-"""SSH by the system's ``ssh``: what only OpenSSH can do (master connections behind a second factor, hardware keys)."""
+"""SSH by the system's ``ssh``, for features of OpenSSH: master connections behind a second factor, hardware keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SSH_FAILED = 255
 """Exit status of ssh(1) when the connection, not the command, failed."""
 
 MASTER_IDLE_S = 120
-"""How long our own master outlives a process that was killed before it could close it."""
+"""Seconds for which our own master outlives a process that was killed before closing it."""
 
 SESSION_PAUSE_S = 0.5
 CONTROL_TIMEOUT_S = 10.0
@@ -52,7 +52,7 @@ class _Ended:
 
     @property
     def reason(self) -> str:
-        """The last line that says why."""
+        """The last line with the reason."""
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         return lines[-1] if lines else f"ssh ended with {self.status} and no message"
 
@@ -60,16 +60,16 @@ class _Ended:
 class OpensshTransport:
     """Commands through one master connection (``ControlMaster`` of ssh_config(5)).
 
-    A master that a person opened, at ``control_path`` or at the ``ControlPath`` of the SSH configuration, is used as
-    long as it lives, and never closed. Without one, a master of our own is opened without asking anybody for anything
-    (``BatchMode``); it ends with :meth:`close`. With ``control_path`` that is never tried: sites with a second factor
-    lock accounts after some failed logins. With *login_budget* all processes of the machine share one master
+    A master that a user opened, at ``control_path`` or at the ``ControlPath`` of the SSH configuration, is used while
+    it is alive, and never closed. Without one, the transport opens its own master without prompts (``BatchMode``) and
+    ends it in :meth:`close`. With ``control_path`` it opens none, because sites with a second factor lock accounts
+    after several failed logins. With *login_budget* all processes of the machine share one master
     (:mod:`.shared_master`), which stays open.
 
     :param options: the Airflow connection
     :param remote_shell: command line that runs a script given on its standard input
     :param attempts: connects before giving up; sshd refuses some of many simultaneous ones (MaxStartups)
-    :param login_budget: logins in an hour of all processes of the machine; 0 for no limit and a master for each
+    :param login_budget: maximum logins per hour of all processes of the machine; 0 for no limit and separate masters
     """
 
     def __init__(
@@ -106,41 +106,41 @@ class OpensshTransport:
         except asyncio.CancelledError:
             await self._drop_master()
             raise
-        # a script can end with 255 itself; its frame is whole then
+        # a script can itself end with 255; its frame is then complete
         if ended.status == SSH_FAILED and END not in ended.stdout:
             await self._drop_master()
             raise TransportError(f"{address}: connection lost: {ended.reason}")
         return CommandResult(ended.status, ended.stdout, ended.stderr)
 
     async def close(self) -> None:
-        """Close our own master connection; another's and the shared one stay open."""
+        """Close our own master connection; a user's and the shared one stay open."""
         await self._drop_master()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
     async def _command(self, master: list[str], script: str) -> _Ended:
-        """Run a script through the master; a session that sshd refuses (MaxSessions) is asked for again."""
-        # without its master, ssh would log in directly: for each command, and with a second factor in vain
+        """Run a script through the master; a session that sshd refuses (MaxSessions) is requested again."""
+        # without its master, ssh would log in for each command, which fails with a second factor
         words = ["-T", "-o", "ProxyCommand=false", "-o", "ControlMaster=no", *self._base, *master]
         for attempt in itertools.count(1):
             ended = await _ssh([*words, "--", self._options.host, self._remote_shell], script)
             self._sessions_are_used = ended.status == SSH_FAILED and ended.mentions(_SESSION_REFUSED)
-            # other processes use the shared connection too: its sessions become free
+            # other processes use the shared connection too and will free sessions
             if not self._sessions_are_used or (attempt == self._attempts and not self._login_budget):
                 return ended
             await asyncio.sleep(random.uniform(0.5, 1.5) * SESSION_PAUSE_S * min(attempt, 5))
         raise AssertionError("the last attempt returns")
 
     async def _find_or_open_master(self) -> list[str]:
-        """Return the options that name a living master."""
+        """Return the options for a master that is alive."""
         if self._folder is None:
             # not TMPDIR: the path of a socket can have some 100 characters only
             self._folder = tempfile.TemporaryDirectory(prefix="airflow-megatron-", dir="/tmp")
             self._base = client_words(self._options, Path(self._folder.name))
         if self._options.control_path is not None:
             given = ["-S", self._options.control_path]
-            if not await self._lives(given):
+            if not await self._is_alive(given):
                 message = (
                     f"{self._options.address}: no login session is open at control_path "
                     f"{self._options.control_path} of connection {self._options.conn_id!r}; log in once with: "
@@ -150,7 +150,7 @@ class OpensshTransport:
                 raise TransportError(message)
             await asyncio.to_thread(self._gate.accepted)
             return given
-        if await self._lives([]):
+        if await self._is_alive([]):
             return []
         if self._login_budget:
             return await self._find_or_open_shared_master(SharedMaster(self._options, self._login_budget))
@@ -158,16 +158,16 @@ class OpensshTransport:
 
     async def _find_or_open_shared_master(self, shared: SharedMaster) -> list[str]:
         master = ["-S", str(shared.socket).replace("%", "%%")]
-        if await self._lives(master):
+        if await self._is_alive(master):
             return master
         async with shared.locked() as budget:
-            if await self._lives(master):
+            if await self._is_alive(master):
                 return master
             budget.check()
             shared.socket.unlink(missing_ok=True)
             return await self._open_master(master, budget)
 
-    async def _lives(self, master: list[str]) -> bool:
+    async def _is_alive(self, master: list[str]) -> bool:
         """Return whether a master listens; without *master*, at the configuration's ControlPath."""
         ended = await _ssh([*self._base, *master, "-O", "check", "--", self._options.host])
         if ended.mentions(*_UNUSABLE):
@@ -217,7 +217,7 @@ class OpensshTransport:
         return command + hint
 
     async def _drop_master(self) -> None:
-        """Forget the master; end it if it is ours, for its connection may be half open."""
+        """Forget the master; end it if it is ours, because its connection may be half open."""
         master, self._master = self._master, None
         if self._folder is None or (master is not None and self._folder.name not in " ".join(master)):
             return
@@ -231,10 +231,10 @@ class OpensshTransport:
 
 
 def client_words(options: ConnectionOptions, folder: Path) -> list[str]:
-    """Return the options of ``ssh`` that the connection asks for.
+    """Return the options of ``ssh`` for the connection.
 
-    :param folder: private directory for keys that the connection holds as text
-    :raises LoginRefusedError: for what ssh can only ask a person
+    :param folder: private directory for keys that the connection contains as text
+    :raises LoginRefusedError: for credentials that ssh can only read from a terminal
     """
     if options.password is not None or options.passphrase is not None:
         raise LoginRefusedError(
@@ -251,7 +251,7 @@ def client_words(options: ConnectionOptions, folder: Path) -> list[str]:
         "ServerAliveCountMax": "3",
         "LogLevel": "ERROR",
         "StrictHostKeyChecking": "yes" if options.check_host_key or options.host_key else "no",
-        # the user's own configuration can switch the check off for this machine, which tunnels lead to
+        # the user's configuration may disable the check for localhost, through which tunnels connect
         "NoHostAuthenticationForLocalhost": "no",
     }
     if options.host_key is not None:
@@ -291,7 +291,7 @@ def _written(path: Path, text: str) -> Path:
 
 
 def _in_memory() -> IO[bytes]:
-    """Return a new file without a name, in memory where the system can."""
+    """Return a new file without a name, in memory if the system supports it."""
     return (
         os.fdopen(os.memfd_create("script"), "w+b")
         if hasattr(os, "memfd_create")
@@ -302,11 +302,11 @@ def _in_memory() -> IO[bytes]:
 async def _ssh(words: Sequence[str], script: str = "") -> _Ended:
     """Run ssh; it is killed when the caller stops waiting.
 
-    Its input and output are files: a master connection, which gets them handed on, keeps pipes open for as long as it
-    lives, or until it notices that its connection is dead.
+    Its input and output are files, because a master connection inherits them and would keep pipes open until it ends
+    or detects that its connection is dead.
 
-    :param script: its standard input, which never lies on a disk: it may hold secrets
-    :raises LoginRefusedError: when there is no ssh on this machine
+    :param script: its standard input, which is never written to a disk, because it may contain secrets
+    :raises LoginRefusedError: if this machine has no ssh
     """
     with (
         _in_memory() as given,

@@ -1,8 +1,8 @@
 """One SSH connection of all processes of a machine, for clusters with a budget of logins.
 
-It is a master connection of OpenSSH (``ControlMaster`` of ssh_config(5)); its socket is in a folder of this user alone.
-No process of Airflow owns it: ``ssh`` goes on in a session of its own when the process that has opened it ends. Who
-needs it and finds it dead opens the next one, under a lock, if the budget permits.
+It is a master connection of OpenSSH (``ControlMaster`` of ssh_config(5)); its socket is in a folder that only this
+user can enter. No process of Airflow owns it: ``ssh`` continues in its own session when the process that opened it
+ends. A process that finds the connection dead opens a new one, under a lock, if the budget permits.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ HOUR_S: Final = 3600.0
 SHARED_IDLE_S: Final = 3600
 """Seconds without a command after which the connection ends."""
 LONGEST_SOCKET: Final = 107 - len(".0123456789abcdef")
-"""Of the 107 bytes of a path that Linux binds, ssh needs some for the name under which it makes the socket."""
+"""Maximum length in bytes: Linux binds paths of 107 bytes, of which ssh needs some for its temporary name of the
+socket."""
 _NAME_LENGTH: Final = 16
 
 
 class SharedMaster:
-    """The socket of the shared connection, and the record of the logins that it took.
+    """The socket of the shared connection, and the record of its logins.
 
     :param options: the connection
-    :param budget: logins in an hour
-    :raises LoginRefusedError: when the folder may be another user's
+    :param budget: maximum number of logins per hour
+    :raises LoginRefusedError: if the folder may be another user's
     """
 
     def __init__(self, options: ConnectionOptions, budget: int) -> None:
         folder = private_folder()
-        # all that decides about whom the connection reaches, as whom, from where
+        # everything that determines host, user and route of the connection
         own = [
             *(platform.node(), options.conn_id, options.address, options.private_key),
             *(options.key_file, options.ssh_config, options.proxy_command),
@@ -59,7 +60,7 @@ class SharedMaster:
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[LoginBudget]:
-        """Give the right to open the connection to one process at a time."""
+        """Allow one process at a time to open the connection."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(self._record, flags, 0o600)
         try:
@@ -73,7 +74,7 @@ class LoginBudget:
     """The logins of the last hour, in a locked file.
 
     :param file: descriptor of the file
-    :param budget: logins in an hour
+    :param budget: maximum number of logins per hour
     :param what: beginning of a message
     """
 
@@ -83,7 +84,7 @@ class LoginBudget:
     def check(self) -> None:
         """Return if a login may be tried now.
 
-        :raises LoginExpiredError: when the budget is used
+        :raises LoginExpiredError: if the budget is used up
         """
         logins = self._logins()
         if len(logins) < self._budget:
@@ -95,11 +96,11 @@ class LoginBudget:
         )
 
     def spend(self) -> None:
-        """Count a login, before it is tried: a process that is killed has tried it."""
+        """Count a login before it is tried, because the process may be killed during the try."""
         self._write([*self._logins(), time.time()])
 
     def refund(self) -> None:
-        """Count the last login no longer: it did not reach the login node."""
+        """Stop counting the last login, because it did not reach the login node."""
         self._write(self._logins()[:-1])
 
     def _logins(self) -> list[float]:
@@ -119,7 +120,7 @@ def private_folder() -> Path:
 
     It is ``ssh/`` in the folder of this machine's state, or a folder in ``/tmp`` if that path is too long for a socket.
 
-    :raises LoginRefusedError: when it is another user's, or others can enter it
+    :raises LoginRefusedError: if it is another user's, or others can enter it
     """
     local = local_dir().absolute()
     folder = local / "ssh"

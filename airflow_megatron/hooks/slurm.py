@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCRIPT_TIMEOUT_S: Final = 120.0
 JOBS_DIR: Final = "airflow-jobs"
-"""Directory of jobs of no sweep, in the user's home."""
+"""Directory of jobs outside of sweeps, in the user's home."""
 
 
 class SlurmHook(BaseHook):
@@ -39,11 +39,11 @@ class SlurmHook(BaseHook):
     ``host_proxy_cmd``, ``conn_timeout``, ``compress``) and some of its own: ``transport``, ``control_path``,
     ``renew_command``, ``login_patience``,
     ``ssh_config``, ``work_dir``, ``slurm_bin``, ``login_shell``, ``restricted``; see
-    :class:`~airflow_megatron.hooks.connection_options.ConnectionOptions`. The host key is always checked unless
-    ``no_host_key_check`` says otherwise: against ``host_key``, else ``known_hosts``, else ``~/.ssh/known_hosts``.
+    :class:`~airflow_megatron.hooks.connection_options.ConnectionOptions`. The host key is checked unless
+        ``no_host_key_check`` is true: against ``host_key``, else ``known_hosts``, else ``~/.ssh/known_hosts``.
 
     :param ssh_conn_id: id of the Airflow connection
-    :param commands: how Slurm's commands are found there; as the connection says when left out
+    :param commands: how Slurm's commands are found there; default: as set in the connection
     :param conn_retry_attempts: connects before giving up; sshd refuses some of many simultaneous ones
     :param connection: the connection itself, for callers outside of tasks, which cannot look it up
     :param kept: whether :meth:`run` keeps its connection for the scripts that the task runs next
@@ -74,14 +74,14 @@ class SlurmHook(BaseHook):
     def commands(self) -> SlurmCommands:
         """How Slurm's commands are found.
 
-        :raises LoginRefusedError: when the connection is to say so, and cannot be used
+        :raises LoginRefusedError: if the connection is needed for that and is invalid
         """
         if self._commands is None:
             self._commands = self.options().commands
         return self._commands
 
     def run(self, script: str, *, timeout: float = SCRIPT_TIMEOUT_S) -> CommandResult:
-        """Run one script, over a connection of its own unless ``kept``; for workers, which are not asynchronous.
+        """Run one script, over a separate connection unless ``kept``; for workers, which are not asynchronous.
 
         :raises TransportError: when the outcome is unknown
         """
@@ -100,10 +100,10 @@ class SlurmHook(BaseHook):
     def named(
         cls, slurm_conn_id: str | None, ssh_conn_id: str | None, cluster: str | None = None
     ) -> SlurmHook | None:
-        """Return the hook for what a task names, the default connection's when it names nothing; None for a profile.
+        """Return the hook for the connection that a task names, default ``slurm_default``; None for a cluster profile.
 
         :param cluster: name of a cluster profile
-        :raises AirflowFailException: when it names several
+        :raises AirflowFailException: if the task names several
         """
         conn_ids = [name for name in (slurm_conn_id, ssh_conn_id) if name]
         if len(conn_ids) + bool(cluster) > 1:
@@ -111,9 +111,9 @@ class SlurmHook(BaseHook):
         return None if cluster else cls(conn_ids[0] if conn_ids else cls.default_conn_name)
 
     def work_dir(self) -> str:
-        """Return the directory of jobs of no sweep: the connection's, else ``airflow-jobs`` in the user's home.
+        """Return the directory of jobs outside of sweeps: the connection's, else ``airflow-jobs`` in the user's home.
 
-        :raises TransportError: when the login node cannot be asked
+        :raises TransportError: if the login node does not answer
         """
         named = self.options().work_dir
         if named is not None:
@@ -123,13 +123,13 @@ class SlurmHook(BaseHook):
 
     @contextmanager
     def session(self, timeout: float = SCRIPT_TIMEOUT_S) -> Iterator[Callable[[str], CommandResult]]:
-        """Give a function that runs scripts as :meth:`run` does, all over one connection, for who looks often.
+        """Yield a function that runs scripts like :meth:`run`, all over one connection, for frequent polls.
 
-        The connection is opened on first use. When it breaks between two scripts, the second is run again over a new
-        one, so scripts must do no harm when they run twice.
+        The connection is opened on first use. If it breaks between two scripts, the second is run again over a new
+        connection, so scripts must be idempotent.
 
-        :param timeout: seconds that a script may take
-        :raises LoginRefusedError: when the Airflow connection cannot be used
+        :param timeout: time limit of a script in seconds
+        :raises LoginRefusedError: if the Airflow connection cannot be used
         """
         with asyncio.Runner() as runner:
             transport = runner.run(self.transport())
@@ -156,9 +156,9 @@ class SlurmHook(BaseHook):
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Transport]:
-        """Give a transport for as long as the context lasts.
+        """Yield a transport, which is closed at the end of the context.
 
-        :raises LoginRefusedError: when the Airflow connection cannot be used
+        :raises LoginRefusedError: if the Airflow connection cannot be used
         """
         transport = await self.transport()
         try:
@@ -169,11 +169,11 @@ class SlurmHook(BaseHook):
     async def transport(self) -> Transport:
         """Return a transport for long use; it connects on first use.
 
-        :raises LoginRefusedError: when the Airflow connection cannot be used
+        :raises LoginRefusedError: if the Airflow connection cannot be used
         """
-        # in a thread: the only look-up that works in a triggerer and under `dags test` alike (Airflow 3.3.2)
+        # in a thread: only this look-up works both in a triggerer and under `dags test` (Airflow 3.3.2)
         options = await asyncio.to_thread(self.options)
-        # loaded by who connects: asyncssh takes 0.25 s, and every task's process reads its DAG's operators
+        # imported here, because the import takes 0.25 s and every task's process imports its DAG's operators
         commands = self._commands or options.commands
         if options.restricted:
             from airflow_megatron.hooks.restricted.requests import RestrictedTransport, remote_command
@@ -187,7 +187,7 @@ class SlurmHook(BaseHook):
 
     def _over(self, options: ConnectionOptions, remote_shell: str, login_budget: int) -> Transport:
         """Return a transport that runs a command line and feeds it each script."""
-        # only OpenSSH's connections can be shared by processes
+        # processes can share only OpenSSH's connections
         if options.transport == "openssh" or login_budget:
             from airflow_megatron.hooks.openssh_transport import OpensshTransport
 
@@ -197,22 +197,28 @@ class SlurmHook(BaseHook):
         return AsyncsshTransport(options, remote_shell, self.conn_retry_attempts)
 
     def options(self) -> ConnectionOptions:
-        """Look the Airflow connection up.
+        """Look up the Airflow connection.
 
-        :raises LoginRefusedError: when there is none, or it cannot be used
+        :raises LoginRefusedError: if it does not exist or is invalid
         """
-        connection = self.connection
-        if connection is None:
-            try:
-                connection = BaseHook.get_connection(self.ssh_conn_id)
-            except Exception as error:
-                raise LoginRefusedError(
-                    f"there is no Airflow connection {self.ssh_conn_id!r} ({error}); add one of type slurm or ssh"
-                ) from error
-        return ConnectionOptions.of(connection, self.ssh_conn_id)
+        return ConnectionOptions.of(self.looked_up(), self.ssh_conn_id)
+
+    def looked_up(self) -> Connection:
+        """Look up the Airflow connection, unless it was given.
+
+        :raises LoginRefusedError: if it does not exist
+        """
+        if self.connection is not None:
+            return self.connection
+        try:
+            return BaseHook.get_connection(self.ssh_conn_id)
+        except Exception as error:
+            raise LoginRefusedError(
+                f"there is no Airflow connection {self.ssh_conn_id!r} ({error}); add one of type slurm or ssh"
+            ) from error
 
     def test_connection(self) -> tuple[bool, str]:
-        """Answer the *Test* button: can the login node be reached, and does Slurm answer there."""
+        """Test for the *Test* button whether the login node can be reached and Slurm answers there."""
         try:
             address = self.options().address
             result = self.run(f"{self.commands.command('sinfo')} --version", timeout=30)

@@ -10,18 +10,20 @@ from airflow_megatron.spec.trackers.tracker import TrackerAccess, TrackerError
 
 
 def tracker_access(connection_id: str) -> TrackerAccess:
-    """Return what a connection says; its password is masked in logs from now on.
+    """Return the access data of a connection, and mask its password in the logs of this process.
 
-    The address is the host, with ``https`` where neither it nor the schema says otherwise, and the port.
+    The address is the host and the port, with ``https`` unless the host or the schema has another scheme.
 
-    :raises TrackerError: when the operator does not permit the connection, or it cannot be looked up
+    :raises TrackerError: if the operator does not permit the connection, or it cannot be looked up
     """
     if (refusal := connection_refusal(connection_id)) is not None:
         raise TrackerError("; ".join(refusal))
     try:
         connection = BaseHook.get_connection(connection_id)
         options = connection.extra_dejson
-    except Exception as error:  # a secrets backend raises what it likes, with what it likes in the message
+    except (
+        Exception
+    ) as error:  # a secrets backend may raise any exception, and its message may contain the secret
         raise TrackerError(
             f"the connection {connection_id} cannot be looked up ({type(error).__name__}); add it to Airflow"
         ) from None

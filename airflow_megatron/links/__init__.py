@@ -1,5 +1,5 @@
-"""Links from tasks to other pages.
+"""Links from Airflow tasks to other pages.
 
-Imports ``spec`` only.
+Imports Airflow and ``spec``.
 Operators show them as extra links of their tasks.
 """

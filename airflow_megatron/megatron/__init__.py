@@ -1,5 +1,5 @@
-"""Knowledge about Megatron itself, per release. Imports ``spec`` only.
+"""Knowledge about Megatron for each trainer and release. Imports ``spec`` only.
 
-Its packages, lowest first: ``arguments``, ``rules``, ``validation``, ``commands``, and beside them ``logs``,
-``checkpoints``, ``estimates`` and ``health``.
+Its packages, lowest first: ``arguments``, ``rules``, ``validation``, ``estimates``; on ``arguments`` and ``rules`` also
+``trainers``, ``commands`` and ``stages``; ``logs`` and ``health``; ``checkpoints``.
 """

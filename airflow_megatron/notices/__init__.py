@@ -1,5 +1,5 @@
-"""Notices of a sweep: their text, the files and the notifier classes that a spec may name.
+"""Notices of a sweep: their text, and the files and notifier classes that a spec may name.
 
-Imports ``spec``, ``slurm`` and ``results``; no Airflow.
+Imports ``megatron``, ``slurm`` and ``spec``; no Airflow.
 The checks, the operators and the notifiers use it.
 """

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _DIVERGING: Final = frozenset({"nan", "spike"})
 """Detectors of a loss that diverges."""
 _DIVERGED: Final = "nan_in_training"
-"""Signature of an attempt that ended because its loss was not a number."""
+"""Signature of an attempt that ended because its loss was NaN."""
 MOST_EDGES: Final = 10
-"""Optima that a notice lists."""
+"""Maximum number of optima in a notice."""
 _AGAIN = "clear its watch task for another attempt"
 
 
@@ -32,20 +32,20 @@ class Notice:
     :param what: its kind, a value of ``on`` in the spec
     :param name: name of the job, or of a task that failed before its job existed
     :param reason: the reason in one sentence
-    :param next_action: the next automatic step, or the action that a person must take
+    :param next_action: the next automatic step, or the action that a user must take
     :param sweep: name of the sweep
     :param point: name of the point; empty for notices about all points
-    :param stage: of the stage
+    :param stage: name of the stage
     :param attempt: number of the attempt
-    :param job_id: in Slurm
+    :param job_id: Slurm id
     :param outcome: how the attempt ended: ``failed``, ``out_of_memory``, ``rolled_over`` …
     :param nodes: nodes of the attempt, as a Slurm node expression
     :param failed_nodes: nodes known to have failed
     :param iteration: iteration of the last checkpoint; None if there is none
     :param loss: last loss at the end of the log
     :param line: the log line that explains the failure
-    :param log_file: on the cluster
-    :param also: a second kind, for those who want only that one; nobody gets the notice twice
+    :param log_file: path of the log on the cluster
+    :param also: a second kind, for notifiers that want only that kind; no notifier gets the notice twice
     """
 
     what: NoticeKind
@@ -67,7 +67,7 @@ class Notice:
     also: NoticeKind | None = None
 
     def as_wanted(self, kinds: Collection[NoticeKind]) -> Notice | None:
-        """Return the notice as one of the wanted kinds, None if it is of none of them."""
+        """Return the notice as one of the wanted kinds, None if it has none of them."""
         if self.what in kinds:
             return replace(self, also=None)
         if self.also is not None and self.also in kinds:
@@ -126,7 +126,7 @@ def event_notice(
 
     :param job: the job
     :param attempt: number of the attempt
-    :param job_id: in Slurm
+        :param job_id: Slurm id
     :param seen: the event
     :param log_tail: last lines of its log
     """
@@ -141,7 +141,7 @@ def edge_notice(sweep: str, edges: Sequence[str], page: str) -> Notice:
 
     :param sweep: its name
     :param edges: one text for each size and budget
-    :param page: of the report
+    :param page: page of the report
     """
     reason = "the optimum is at the edge of the tested values: " + "; ".join(edges[:MOST_EDGES])
     if len(edges) > MOST_EDGES:

@@ -32,7 +32,7 @@ def notices_dir() -> Path:
 def notice_path_parts(path: str) -> tuple[str, ...]:
     """Return the parts of a path relative to the folder; an absolute path must be below it.
 
-    :raises NoticePathError: if it leads elsewhere or is not the path of a file
+    :raises NoticePathError: if it leads out of the folder or is not the path of a file
     """
     if not path.isprintable():
         raise NoticePathError("a path holds no control characters")
@@ -56,11 +56,11 @@ def notice_path_parts(path: str) -> tuple[str, ...]:
 def append_line(path: str, line: str) -> None:
     """Append a line to a file below the folder; create missing folders and the file, accessible only to the owner.
 
-    A line is written at once, so that tasks that end together do not mix theirs (POSIX: ``O_APPEND``). No link on the
-    way is followed, whoever has put it there.
+    A line is written in one call, so that lines of concurrent tasks do not mix (POSIX: ``O_APPEND``). No link in the
+    path is followed.
 
-    :raises NoticePathError: when the path leads elsewhere, through a link, or to something that is not a file
-    :raises OSError: when it cannot be written
+    :raises NoticePathError: if the path leads out of the folder, contains a link, or is not that of a file
+    :raises OSError: if it cannot be written
     """
     parts = notice_path_parts(path)
     content = line.encode(errors="replace")
@@ -76,7 +76,7 @@ def append_line(path: str, line: str) -> None:
             below = _opened(part, os.O_RDONLY | os.O_DIRECTORY, current)
             os.close(current)
             current = below
-        # without a reader, a pipe would hold the writer at the open
+        # opening a pipe without a reader would block
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
         file = _opened(parts[-1], flags, current)
     finally:
@@ -84,7 +84,7 @@ def append_line(path: str, line: str) -> None:
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            raise NoticePathError(f"{path} is not a file of its own")
+            raise NoticePathError(f"{path} is not a regular file with a single link")
         os.write(file, content + b"\n")
     finally:
         os.close(file)
@@ -94,6 +94,6 @@ def _opened(name: str, flags: int, folder: int) -> int:
     try:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR):  # what O_NOFOLLOW answers for a link
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):  # the error of O_NOFOLLOW for a link
             raise NoticePathError(f"{name} is a link or no folder, and notices follow none") from error
         raise

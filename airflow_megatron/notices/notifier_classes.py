@@ -1,7 +1,8 @@
 """The notifier classes that specs may use: those of this package, a provider or the site that the operator allows.
 
-A class that a spec names is imported and made with the spec's arguments inside Airflow's processes, so the operator
-says which may be, and which Airflow connections may be named to them. Nothing else is imported.
+A class that a spec names is imported and instantiated with the spec's arguments inside Airflow's processes. The
+operator therefore lists the allowed classes, and the Airflow connections that may be passed to them. No other class is
+imported.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class NotifierError(AirflowMegatronError, ValueError):
 
     :param message: what is wrong
     :param hint: what to do about it
-    :param argument: the argument at fault, or None
+    :param argument: the invalid argument, or None
     """
 
     def __init__(self, message: str, hint: str, argument: str | None = None) -> None:
@@ -146,7 +147,7 @@ def rendered_arguments(path: str, arguments: Mapping[str, Any], notice: Notice) 
     :param arguments: as the spec gives them
     :param notice: the notice to send
     :raises NotifierError: for arguments that are not allowed
-    :raises ExpressionError: when an expression fails
+    :raises ExpressionError: if an expression fails
     """
     for error in argument_errors(path, arguments):
         raise error

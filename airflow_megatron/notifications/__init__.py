@@ -1,5 +1,5 @@
-"""Airflow notifiers, and what hands them the notices of a sweep.
+"""Airflow notifiers, and the delivery of notices to them.
 
 Imports ``notices``, ``task_runtime`` and the layers below.
-Operators and the run listener deliver notices with it; DAGs of others may use the notifiers.
+Operators and the run listener deliver notices with it; DAGs of users may use the notifiers.
 """

@@ -1,4 +1,4 @@
-"""Notifier that needs no account: a file with one JSON object per notice."""
+"""Notifier without an account: it appends one JSON object per notice to a file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class JsonLinesNotifier(BaseNotifier):
     """Append a line to a file on the machine that runs the task, below one folder.
 
-    The folder is ``notices/`` in the folder of the machine's state, or the one that ``AIRFLOW_MEGATRON_NOTICES`` names;
-    see :func:`airflow_megatron.notices.notice_files.append_line`.
+    The folder is ``notices/`` in the folder of the machine's state, or the one in ``AIRFLOW_MEGATRON_NOTICES``; see
+    :func:`airflow_megatron.notices.notice_files.append_line`.
 
-    :param path: the file, relative to that folder; folders on the way are made (templated, in DAGs of your own)
+    :param path: the file, relative to that folder; missing folders are created (templated, in your own DAGs)
     :param message: added to the object as ``message`` (templated likewise)
     """
 
@@ -34,7 +34,7 @@ class JsonLinesNotifier(BaseNotifier):
         self.message = message
 
     def notify(self, context: Context) -> None:
-        """Write the notice of the context; outside of this package's tasks, the task that the callback is of."""
+        """Write the notice of the context; outside of this package's tasks, the data of the callback's task."""
         values: dict[str, Any] = dict(context)
         notice = values.get("notice") or {"name": values["ti"].task_id, "sweep": values["ti"].dag_id}
         line = {

@@ -1,7 +1,7 @@
 """Send notices of tasks to the notifiers that their spec names.
 
 Notices of a task's end are sent by the task's callbacks (:class:`NoticeCallback` as ``on_failure_callback`` or
-``on_success_callback``), all others at once.
+``on_success_callback``), all others immediately.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEY = "notice"
 
 
 def send(sections: Sequence[NotifySection], notice: Notice) -> None:
-    """Send a notice of the running task, or leave it to the callbacks when it is about the task's end.
+    """Send a notice of the running task, or leave it to the callbacks if it is about the task's end.
 
     :param sections: the spec's ``notify``
     :param notice: the notice
@@ -43,7 +43,7 @@ def send(sections: Sequence[NotifySection], notice: Notice) -> None:
 def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -> None:
     """Send a notice to the notifiers that want its kind.
 
-    A notifier that fails is logged, and changes nothing else: a job is not given up because a chat is down.
+    The failure of a notifier is only logged: a job does not fail because a chat service is down.
     """
     from airflow_megatron.notices.notifier_classes import notifier_class, rendered_arguments
 
@@ -54,8 +54,8 @@ def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -
         values = {**_values(context), _KEY: wanted.to_json()}
         try:
             arguments = rendered_arguments(section.notifier, section.arguments, wanted)
-            # notify() instead of a call: a call would render the arguments with connections and variables in reach, and
-            # what they hold by now may be a job's own words
+            # notify() instead of a call, because a call would render the arguments, which may contain text of a job,
+            # with access to connections and variables
             notifier_class(section.notifier)(**arguments).notify(dict(values))
         except Exception:
             log.exception("%s failed to send: %s", section.notifier, notice.text)
@@ -65,8 +65,8 @@ class NoticeCallback:
     """A callback of a task that sends a notice of its end.
 
     :param what: kind of notice
-    :param sections: the spec's ``notify``, for a run that has pinned none
-    :param always: send a notice of a task that has announced none, too
+    :param sections: the spec's ``notify``, for a run without a pinned one
+    :param always: also send a notice of a task that has announced none
     """
 
     def __init__(self, what: NoticeKind, sections: Sequence[NotifySection], *, always: bool) -> None:
@@ -75,7 +75,7 @@ class NoticeCallback:
         self.always = always
 
     def __call__(self, context: Context) -> None:
-        """Send the notice that the task has announced, or one made from the task alone."""
+        """Send the notice that the task has announced, or one with only the data of the task."""
         announced = _values(context).get(_KEY)
         if not (isinstance(announced, Notice) or self.always):
             return

@@ -1,5 +1,5 @@
-"""Airflow operators: the tasks of sweeps and points, and those for DAGs of others.
+"""Airflow operators: the tasks of sweeps and points, and operators for DAGs of users.
 
-Imports all layers that know no Airflow but ``simulation``, and the other packages of Airflow classes.
-``dag_factory`` and DAGs of others use the classes; each module holds one.
+Imports ``triggers``, ``notifications``, ``links``, ``task_runtime`` and the layers below.
+``dag_factory``, ``decorators``, ``sensors`` and DAGs of users use the classes; each module has one.
 """

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.late_cancellations import carry_out_all
@@ -18,6 +17,7 @@ from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.submission.remembered_cancellations import claim_of, remembered
 from airflow_megatron.supervision.submission.stages_ahead import withdrawn_stages
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.triggers.pause import PauseTrigger
 
@@ -30,7 +30,7 @@ AWAY_PAUSE_S = 60
 _NEVER_SUBMITTED = (None, "skipped", "upstream_failed", "removed")
 
 
-class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
+class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
     """Cancel jobs for which no task waits any more; the teardown of a run in any state.
 
     When a user marks or clears a task that waits for a job, its trigger cancels the job. This operator cancels the jobs
@@ -62,7 +62,7 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
             attempts = job_attempts(job, self.log)
             taken_by = claim_of(attempts.cluster.ssh_conn_id, job.stage_dir).taken_by
             if taken_by not in ("", run_of(context)):
-                self.log.info("%s is not cancelled: run %s has taken it up", job.name, taken_by)
+                self.log.info("%s is not cancelled: run %s uses it now", job.name, taken_by)
                 continue
             try:
                 if is_chained(attempts.job):
@@ -71,9 +71,11 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
                     cancelled.append(attempts.job.name)
             except LoginRefusedError as error:
                 was_submitted = bool(task_instance.xcom_pull(task_ids=f"{stage}.submit", key="return_value"))
-                raise AirflowFailException(_unasked(attempts.job.name, error, was_submitted)) from None
+                raise AirflowFailException(
+                    _unknown_state_message(attempts.job.name, error, was_submitted)
+                ) from None
             except TransportError as error:
-                self._ask_again(attempts.job.name, error)
+                self._retry_later(attempts.job.name, error)
         return cancelled
 
     def _carry_out_remembered(self, task_instance: Any) -> list[str]:
@@ -90,7 +92,7 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
         except LoginRefusedError as error:
             raise AirflowFailException(f"{what} may continue in Slurm: {error}") from None
         except TransportError as error:
-            self._ask_again(what, error)
+            self._retry_later(what, error)
         return [own[key].name for key, each in due.items() if each.job_name in cancelled]
 
     def _cancel_ahead(self, task_instance: Any, states: Mapping[str, str | None]) -> list[str]:
@@ -113,14 +115,14 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
                 f"jobs queued behind those of this run may continue in Slurm: {error}"
             ) from None
         except TransportError as error:
-            self._ask_again("what is queued behind the jobs of this run", error)
+            self._retry_later("what is queued behind the jobs of this run", error)
         return [job.name for job in left]
 
     def _job(self, task_instance: Any, stage: str) -> Job | None:
         data = task_instance.xcom_pull(task_ids=self.source, key=stage)
         return Job.from_json(data) if data else None
 
-    def _ask_again(self, what: str, error: TransportError) -> NoReturn:
+    def _retry_later(self, what: str, error: TransportError) -> NoReturn:
         self.log.warning("%s; checking again later whether %s is in Slurm", error, what)
         self.defer(trigger=PauseTrigger(until=time.time() + AWAY_PAUSE_S), method_name="try_again")
         raise AssertionError("defer does not return")
@@ -130,7 +132,7 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
         return self.execute(context)
 
 
-def _unasked(name: str, error: LoginRefusedError, was_submitted: bool) -> str:
+def _unknown_state_message(name: str, error: LoginRefusedError, was_submitted: bool) -> str:
     if was_submitted:
         return f"{name} may continue in Slurm: {error}"
     return f"{name} was not submitted as far as is known, and Slurm cannot be asked: {error}"

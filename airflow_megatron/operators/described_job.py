@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
@@ -15,6 +14,7 @@ from airflow_megatron.plan.described_job import (
     restart_section,
     run_directory,
 )
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import cluster_profile
 
@@ -45,7 +45,7 @@ JOB_RECORD: Final = "job"
 """Key of the submitted job in the task's state."""
 
 
-class DescribedJobOperator(EndsTestRun, BaseOperator):
+class DescribedJobOperator(EndsTestRun, DeferringTask):
     """Describe a Slurm job outside of sweeps.
 
     The job's directory is ``<work_dir>/<DAG>/<run>/<task>``; the command starts there, its log is ``logs/job-1.out``.

@@ -19,6 +19,7 @@ from airflow_megatron.plan.pinned import point_digest
 from airflow_megatron.slurm.remote.finished_stages import finished_stages_script
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.supervision.attempts import next_attempt, slurm_commands
 from airflow_megatron.supervision.submission.point_placement import record_earlier_places
 from airflow_megatron.task_runtime.point_runs import (
@@ -49,11 +50,11 @@ PASSED_OVER = "passed_over"
 class LaunchPointsOperator(EndsTestRun, BaseOperator):
     """Start a run of the point DAG for every point; its configuration refers to the stored plan.
 
-    The run id is the point's name, see :func:`~airflow_megatron.task_runtime.point_runs.point_run_id`. A point
-    whose run is in progress or has succeeded with the same jobs is not started again; after a failure, or with
-    different jobs, ``<point>~2`` is started, which skips the finished jobs. A point that would submit no job is passed
-    over without a run. One remote command finds these points; their names are in the XCom ``passed_over``.
-    Under ``airflow dags test``, without a scheduler, this task executes the runs, a few at a time.
+    The run id is the point's name, see :func:`~airflow_megatron.task_runtime.point_runs.point_run_id`. A point whose
+    run is in progress or has succeeded with the same jobs is not started again; after a failure, or with different
+    jobs, ``<point>~2`` is started, which skips the finished jobs. A point that would submit no job is skipped without
+    a run. One remote command finds these points; their names are in the XCom ``passed_over``. Under ``airflow dags
+    test``, without a scheduler, this task executes the runs, a few at a time.
 
     :param point_dag_id: the point DAG
     :param pinned: the pinned sweep (templated)
@@ -91,13 +92,15 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         """Start the runs; return point → run id of the runs that are started or in progress."""
         pinned = stored_plan(self.pinned)
         if self.plan_only:
-            raise AirflowSkipException(f"dry run: {len(pinned.points)} points are not started")
+            raise AirflowSkipException(
+                f"dry run: {counted(len(pinned.points), 'point is', 'points are')} not started"
+            )
         if pinned.others:
             record_earlier_places(pinned, login_node, self.log)
         finished = set() if self.fresh_start else self._finished_points(pinned)
         confs = self.configurations(pinned, context["ti"].run_id)
         if runs_without_scheduler():
-            runs = self._work_here({point: conf for point, conf in confs.items() if point not in finished})
+            runs = self._execute_runs({point: conf for point, conf in confs.items() if point not in finished})
         else:
             launched = {
                 point: self._launch(point, conf, finished=point in finished) for point, conf in confs.items()
@@ -107,7 +110,10 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         if passed_over:
             names = ", ".join(passed_over)
             self.log.info(
-                "%d of %d points have finished; passed over: %s", len(passed_over), len(confs), names
+                "%d of %d points have finished and are not started again: %s",
+                len(passed_over),
+                len(confs),
+                names,
             )
         context["ti"].xcom_push(key=PASSED_OVER, value=passed_over)
         return runs
@@ -149,7 +155,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
                 "digest": point_digest(
                     [job for its in jobs for job in (*its.get("", ()), *its.get(point, ()))]
                 ),
-                # several: the run of the point chooses one
+                # for several clusters, the run of the point chooses one
                 **({} if pinned.others else {"cluster": pinned.cluster}),
                 "fresh_start": bool(self.fresh_start),
                 "submitted": dict(submitted.get(point, {})),
@@ -183,8 +189,8 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(HELPER_END_S)
 
-    def _work_here(self, confs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        self.log.info("no scheduler runs under `airflow dags test`: working %d points here", len(confs))
+    def _execute_runs(self, confs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        self.log.info("without a scheduler (`airflow dags test`), this task runs %d points", len(confs))
         with ThreadPoolExecutor(self.workers) as pool:
             codes = dict(zip(confs, pool.map(self._work, confs.values()), strict=True))
         failed = [point for point, code in codes.items() if code]

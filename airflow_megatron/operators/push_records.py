@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_megatron.hooks.tracker_access import tracker_access
@@ -13,6 +12,7 @@ from airflow_megatron.results.readings.plan_rows import sweep_jobs
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
 from airflow_megatron.spec.registry.registry import RegistryError
 from airflow_megatron.spec.trackers.tracker import TrackerError
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.point_runs import runs_without_scheduler
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import stored_plan
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 PAUSE_S = 60.0
-"""Between two pushes, and after the end of the last job before the last one: its rows are then in the store."""
+"""Seconds between two pushes, and between the end of the last job and the last push; its rows are then in the
+store."""
 SHARE = 0.05
-"""Of the time a push may take at most: the pause after a longer one is longer."""
+"""Maximum share of the time that pushes take; the pause after a longer push is longer."""
 LONGEST_PAUSE_S = 600.0
 GIVE_UP_S = 3600.0
-"""How long after the end of the sweep a tracker that does not answer is tried."""
+"""Seconds after the end of the sweep for which a tracker that does not answer is retried."""
 
 
-class PushRecordsOperator(EndsTestRun, BaseOperator):
+class PushRecordsOperator(EndsTestRun, DeferringTask):
     """Send the records of all trainings to the trackers of the spec, from the store of results.
 
-    It works between pauses in a process of its own, for which no other task waits. A tracker that does not answer is
-    tried again; what it misses at the end is sent by the sweep's next run or ``airflow-megatron results push``.
+    It pushes periodically in its own process, for which no other task waits. A tracker that does not answer is
+    retried; records that it misses at the end are sent by the sweep's next run or ``airflow-megatron results push``.
 
     :param pinned: the pinned sweep (templated)
     :param point_dag_id: the point DAG
@@ -65,7 +66,7 @@ class PushRecordsOperator(EndsTestRun, BaseOperator):
         self.plan_only = plan_only
 
     def execute(self, context: Context) -> None:
-        """Push, and pause until the next push, until all points have ended and all is sent."""
+        """Push, and pause until the next push, until all points have ended and all records are sent."""
         if self.plan_only is True:
             raise AirflowSkipException("a dry run starts nothing, so there is nothing to send")
         self.push_again(context, {})
@@ -99,7 +100,7 @@ class PushRecordsOperator(EndsTestRun, BaseOperator):
         return count_runs(self.point_dag_id, run_ids, ENDED) >= len(run_ids)
 
     def _push(self, *, ended: bool) -> list[str]:
-        """Push to all trackers; return those that have not received all."""
+        """Push to all trackers; return those that have not received all records."""
         from airflow_megatron.results.trackers.pushing import push_sweep  # importing polars is slow
 
         pinned = stored_plan(self.pinned)
@@ -113,12 +114,12 @@ class PushRecordsOperator(EndsTestRun, BaseOperator):
                     SegmentStore(default_root()), pinned.sweep, jobs, section, access, ended=ended
                 )
             except (TrackerError, StoreError, RegistryError) as error:
-                self.log.warning("%s; what it misses is sent later", error)
+                self.log.warning("%s; missing records are sent later", error)
                 missing.append(section.tracker)
             except Exception as error:
-                # a tracker of another package raises what it likes, perhaps with its credentials
+                # a tracker of another package may raise any exception, and its message may contain credentials
                 self.log.warning(
-                    "%s failed: %s; what it misses is sent later", section.tracker, type(error).__name__
+                    "%s failed: %s; missing records are sent later", section.tracker, type(error).__name__
                 )
                 missing.append(section.tracker)
             else:
@@ -129,7 +130,7 @@ class PushRecordsOperator(EndsTestRun, BaseOperator):
 
 
 def _write_waiting_rows() -> None:
-    """Write the rows that wait in this process, which runs the triggers as well."""
+    """Write the rows that wait in this process, which also runs the triggers."""
     from airflow_megatron.results.store.writer import ResultWriter
 
     ResultWriter.shared().drain(PAUSE_S / 2)

@@ -7,7 +7,6 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
@@ -28,6 +27,7 @@ from airflow_megatron.supervision.submission.point_placement import (
     record_earlier_places,
 )
 from airflow_megatron.task_runtime.active_runs import refuse_rewired
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.run_configuration import (
     LAUNCHED_POINT_KEYS,
     POINT_KEYS,
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 NO_ROOM_PAUSE_S: Final = 60.0
-"""Pause in seconds until a point that no cluster has room for looks again."""
+"""Seconds until a point for which no cluster has room checks the clusters again."""
 ASK_S: Final = 60.0
-"""Seconds that a cluster may take to answer; other clusters may have room."""
+"""Time limit in seconds for the answer of a cluster; other clusters may have room."""
 ASK_CONNECTS: Final = 2
 
 
-class ResolvePointOperator(EndsTestRun, BaseOperator):
+class ResolvePointOperator(EndsTestRun, DeferringTask):
     """Push each stage's job of a point as an XCom, keyed by the stage's name; None for stages that the point lacks.
 
     A run that the sweep's DAG launched reads the jobs from the newest pinned plan of the sweep's run. A run that a user
@@ -115,7 +115,7 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
         return self._push(context, point, jobs)
 
     def resolve_again(self, context: Context, event: Any = None) -> str:
-        """Look for room on the clusters again."""
+        """Check the clusters for room again."""
         return self.execute(context)
 
     def _placed(self, pinned: PinnedSweep, point: str) -> PinnedSweep:
@@ -168,7 +168,10 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
 
     def _planned(self, task_instance: Any, point: str, cluster: str | None) -> PinnedSweep:
         """Plan the point from the current spec, and store the plan for this run."""
-        from airflow_megatron.plan.sweep_plan import check_document, plan_sweep  # few runs plan anything
+        from airflow_megatron.plan.sweep_plan import (  # imported here, because few runs plan
+            check_document,
+            plan_sweep,
+        )
         from airflow_megatron.spec.spec_files import load_sweep_text
 
         try:
@@ -192,6 +195,6 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
 
 
 def login_node(cluster: ClusterProfile) -> Callable[[str], CommandResult]:
-    """Return a function that runs scripts on the login node of one of several clusters, without long patience."""
+    """Return a function that runs scripts on the login node of one of several clusters, with a short time limit."""
     hook = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster), ASK_CONNECTS, kept=True)
     return functools.partial(hook.run, timeout=ASK_S)

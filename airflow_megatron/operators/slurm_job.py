@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_megatron.hooks.cancellation_process import CancellationOrder, release
+from airflow_megatron.hooks.late_cancellations import cancel_killed
+from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.described_job import JOB_RECORD, DescribedJobOperator, submitted_job
-from airflow_megatron.operators.slurm_submit import ATTEMPT_RECORD, job_attempts, wait_for_login_node
+from airflow_megatron.operators.slurm_submit import (
+    ATTEMPT_RECORD,
+    ChosenAttempt,
+    job_attempts,
+    run_of,
+    wait_for_login_node,
+)
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
+from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.verdicts.verdict import Outcome
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.attempts import next_attempt
-from airflow_megatron.task_runtime.point_runs import runs_without_scheduler
+from airflow_megatron.supervision.submission.remembered_cancellations import (
+    Cancellation,
+    claim_of,
+    drop_cancellation,
+)
 from airflow_megatron.task_runtime.task_tries import just_cleared
 from airflow_megatron.triggers.pause import wait_for_login
-from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
+from airflow_megatron.triggers.slurm_job import ON_KILL_STEP_S, SlurmJobTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +46,12 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
     from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+    from airflow_megatron.supervision.attempt_memory import AttemptMemory
+    from airflow_megatron.supervision.attempts import JobAttempts
     from airflow_megatron.supervision.job_reference import JobHandle
 
 CANCEL_S = 25.0
-"""Time limit in seconds for cancelling the job of a killed task; Airflow allows 30."""
+"""Time limit in seconds for cancelling the job of a killed task in its own process."""
 
 
 class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
@@ -44,8 +62,9 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
     The task's log shows the job's log. Marking the task failed, clearing or killing it cancels the job; clearing also
     runs it again.
 
-    Returns ``job_id``, ``state`` (Slurm's), ``outcome``, ``reason``, ``attempt``, ``exit_code``, ``elapsed`` (seconds),
-    ``nodes``, ``run_dir``, ``log_file`` and ``outputs``; the XCom ``job_id`` is there while the job runs.
+    Returns ``job_id``, ``state`` (Slurm's), ``outcome``, ``reason``, ``attempt``, ``exit_code``, ``elapsed``
+    (seconds), ``nodes``, ``run_dir``, ``log_file`` and ``outputs``; the XCom ``job_id`` is available while the job
+    runs.
 
     :param deferrable: wait in the triggerer, without a worker slot; otherwise wait in the worker
     :param poll_interval: seconds between two polls of the cluster, which all waiting tasks share
@@ -78,7 +97,9 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
             **kwargs,
         )
         self.deferrable = deferrable
-        self._waits_for: BaseTrigger | None = None
+        self._is_killed = False
+        self._hook: SlurmHook | None = None
+        self._order: CancellationOrder | None = None
 
     def execute(self, context: Context) -> Any:
         """Submit the job, or continue with the job of an earlier try, and wait for it."""
@@ -123,11 +144,16 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
             job = Job.from_json(known) if known else self.described_job(context, template=self.job_template)
             self.job = job.to_json()
             attempts = job_attempts(job, self.log)
+            if context["ti"].try_number > 1:
+                drop_cancellation(attempts.cluster.ssh_conn_id, job.stage_dir, run_of(context), unseen=True)
+            record = None if cleared else ChosenAttempt.from_json(store.get(ATTEMPT_RECORD))
+            if record is not None:
+                self._cancels_on_kill(attempts, record.number)
             state = attempts.state()
             chosen = next_attempt(state, rerun=cleared, digest=job_digest(job))
             number = chosen.number
-            if not cleared and (record := store.get(ATTEMPT_RECORD)):
-                number = max(int(record["number"]), state.latest_attempt)
+            if record is not None:
+                number = max(record.number, state.latest_attempt)
             judged = state.verdict_on_newest
             if not cleared and judged is not None and number == state.latest_attempt:
                 return self._judged(job, judged)
@@ -142,7 +168,7 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
                 raise
             trigger = wait_for_login_node(attempts, 1, error, poll_interval=self.poll_interval)
             self.defer(trigger=trigger, method_name="begin_again")
-        store.set(ATTEMPT_RECORD, {"number": number})
+        store.set(ATTEMPT_RECORD, ChosenAttempt(number).to_json())
         store.set(JOB_RECORD, self.job)
         return self._submit_next(job, number)
 
@@ -152,19 +178,18 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
             raise AirflowFailException(f"{job.name}: {verdict.reason}")
         return verdict.to_json()
 
-    def _wait(self, job: Job, handle: JobHandle, memory: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _wait(self, job: Job, handle: JobHandle, memory: AttemptMemory | None = None) -> dict[str, Any]:
         get_current_context()["ti"].xcom_push(key="job_id", value=handle.job_id)
         return super()._wait(job, handle, memory)
 
     def _carried_out(self, context: Context, step: Callable[[], Mapping[str, Any]]) -> Any:
         """Run the steps until the job has ended; a task that does not defer waits for the triggers in this process."""
         while True:
-            self._waits_for = None
             try:
                 ended = step()
             except TaskDeferred as deferred:
-                if not self.deferrable or runs_without_scheduler():
-                    self._waits_for = deferred.trigger  # on_kill cancels the job of this trigger
+                if isinstance(deferred.trigger, SlurmJobTrigger) and self._order is not None:
+                    self._order = replace(self._order, cancellation=deferred.trigger.cancellation)
                 if self.deferrable:
                     raise
                 event = asyncio.run(_first_event(deferred.trigger))
@@ -172,15 +197,56 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
             else:
                 return self.result(context, Job.from_json(self.job), ended)  # type: ignore[arg-type]
 
+    def _submit_next(
+        self, job: Job, number: int, *, started: bool = False, since: float | None = None
+    ) -> dict[str, Any]:
+        attempts = job_attempts(job, self.log)
+        try:
+            self._cancels_on_kill(attempts, number)
+        except LoginRefusedError as error:
+            raise AirflowFailException(str(error)) from None
+        if self._is_killed and self.cancel_on_kill:
+            raise AirflowFailException(f"{job.name}: the task was killed; attempt {number} is not submitted")
+        return super()._submit_next(job, number, started=started, since=since)
+
+    def _cancels_on_kill(self, attempts: JobAttempts, number: int) -> None:
+        """Prepare the cancellation of an attempt: when the task is killed, there is no time to look anything up.
+
+        :raises LoginRefusedError: if the Airflow connection does not exist
+        """
+        attempt, conn_id = attempt_of(attempts.job, number), attempts.cluster.ssh_conn_id
+        if self._hook is None or self._hook.ssh_conn_id != conn_id:
+            connection = SlurmHook(conn_id).looked_up()
+            self._hook = SlurmHook(conn_id, attempts.commands, connection=connection)
+        self._order = CancellationOrder(
+            Cancellation(conn_id, attempts.commands.to_json(), None, attempt.job_name, attempt.directory),
+            self._hook.looked_up().as_json(),
+            claim_of(conn_id, attempts.job.stage_dir).taken,
+        )
+
     def on_kill(self) -> None:
-        """Cancel the job for which this process waits."""
-        trigger: Any = self._waits_for
-        if isinstance(trigger, SlurmJobTrigger):
-            # in a new thread, because this thread runs an event loop
-            cancelling = threading.Thread(target=lambda: asyncio.run(trigger.on_kill()), daemon=True)
-            cancelling.start()
-            cancelling.join(CANCEL_S)
+        """Cancel the job that this process submits, or for which it waits."""
+        self._is_killed = True
+        if self._order is not None and self._hook is not None and self.cancel_on_kill:
+            self._cancel(self._order, self._hook)
         super().on_kill()
+
+    def _cancel(self, order: CancellationOrder, hook: SlurmHook) -> None:
+        process = None
+        with suppress(OSError):
+            process = order.start()  # it cancels the job if this process is ended before
+
+        def cancel() -> None:
+            cancelling = cancel_killed(
+                order.cancellation, hook, self.log, taken=order.taken, step_s=ON_KILL_STEP_S
+            )
+            if asyncio.run(cancelling) and process is not None:
+                release(process)
+
+        # in a new thread, because this thread runs an event loop
+        thread = threading.Thread(target=cancel, daemon=True)
+        thread.start()
+        thread.join(CANCEL_S)
 
 
 async def _first_event(trigger: BaseTrigger) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -20,6 +22,7 @@ from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.spec.trust.json_records import real, whole, word
 from airflow_megatron.supervision.attempt_preparation import RunNotFitError, StillWriting
 from airflow_megatron.supervision.attempts import (
     JobAttempts,
@@ -30,6 +33,7 @@ from airflow_megatron.supervision.attempts import (
     slurm_commands,
 )
 from airflow_megatron.supervision.conditions_before_submission import holds
+from airflow_megatron.supervision.job_event import DueAttempt
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
@@ -52,6 +56,32 @@ ATTEMPT_RECORD = "attempt"
 STILL_WRITING_PAUSE_S = 5
 
 
+@dataclass(frozen=True)
+class ChosenAttempt:
+    """The attempt that a task submits, in its state store under :data:`ATTEMPT_RECORD`.
+
+    :param number: number of the attempt, from 1
+    :param fresh: whether it starts without the checkpoints of earlier attempts
+    :param phase: ``submitting`` from before the submission on, ``done`` after it; empty before
+    """
+
+    number: int
+    fresh: bool = False
+    phase: str = ""
+
+    @classmethod
+    def from_json(cls, value: object) -> ChosenAttempt | None:
+        """Parse the output of :meth:`to_json`, of this version or an earlier one; return None for any other value."""
+        number = whole(value.get("number")) if isinstance(value, dict) else None
+        if not isinstance(value, dict) or number is None:
+            return None
+        return cls(number, value.get("fresh") is True, word(value.get("phase")) or "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object to store."""
+        return asdict(self)
+
+
 def job_attempts(job: Job, log: Any) -> JobAttempts:
     """Return the attempts of a job, for use in a worker.
 
@@ -70,14 +100,13 @@ def wait_for_room(
     *,
     poll_interval: float,
     since: float | None = None,
-    carry: Mapping[str, Any] | None = None,
 ) -> QueueRoomTrigger:
     """Return the trigger that waits until a deferred attempt may be submitted.
 
     :param outcome: outcome of the submission
     :param poll_interval: seconds between two polls of the cluster
     :param since: Unix time of the first deferral; default: now
-    :param carry: data of the trigger's event; ``since`` is added to it
+    :returns: a trigger whose event is a :class:`~airflow_megatron.supervision.job_event.DueAttempt`
     """
     since = time.time() if since is None else since
     return QueueRoomTrigger(
@@ -89,7 +118,7 @@ def wait_for_room(
         refused_at=outcome.queued,
         recovers=outcome.waits_for == "recovery",
         poll_interval=poll_interval,
-        carry={**(carry or {}), "since": since},
+        carry=DueAttempt(number, since).to_json(),
     )
 
 
@@ -99,7 +128,6 @@ def wait_for_login_node(
     error: TransportError,
     *,
     poll_interval: float,
-    carry: Mapping[str, Any] | None = None,
 ) -> QueueRoomTrigger:
     """Return the trigger that waits until the cluster is available again and has room for an attempt.
 
@@ -108,11 +136,10 @@ def wait_for_login_node(
     :param number: number of the attempt, if known
     :param error: the error of the connection
     :param poll_interval: seconds between two polls of the cluster
-    :param carry: data of the trigger's event
     """
     attempts.log.warning("%s; waiting until the login node answers", error)
     away = SubmissionOutcome("deferred", None, str(error), waits_for="room")
-    return wait_for_room(attempts, number, away, poll_interval=poll_interval, carry=carry)
+    return wait_for_room(attempts, number, away, poll_interval=poll_interval)
 
 
 class SlurmSubmitOperator(DescribedJobOperator):
@@ -177,7 +204,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
 
     def submit_again(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Continue after there is room in the queue, or after other jobs of the run have ended."""
-        return self._submit(context, since=event.get("since"))
+        return self._submit(context, since=real(event.get("since")))  # the state store has the number
 
     def submit_when_reached(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Start again after the login node is available; the records there show an interrupted submission."""
@@ -189,42 +216,47 @@ class SlurmSubmitOperator(DescribedJobOperator):
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         attempts = job_attempts(job, self.log)
         drop_cancellation(attempts.cluster.ssh_conn_id, job.stage_dir, run_of(context))
-        record: Any = context["task_state_store"].get(ATTEMPT_RECORD) or {}
+        record = ChosenAttempt.from_json(context["task_state_store"].get(ATTEMPT_RECORD))
         state: StageRecord | None = None
         try:
-            if since is not None:
-                number = int(record["number"])
-            elif self.attempt is not None and not record and not just_cleared(context):
+            if since is not None and record is not None:
+                number = record.number
+            elif self.attempt is not None and record is None and not just_cleared(context):
                 number = int(self.attempt)
-                record = {"number": number}
+                record = ChosenAttempt(number)
             else:
                 cleared = just_cleared(context)
                 chosen, state = self._next_attempt(job, attempts, record, cleared=cleared)
                 number = chosen.number
                 if chosen.finished:
-                    self.log.info("%s has finished in attempt %d; passed over", job.name, number)
+                    self.log.info(
+                        "%s has finished in attempt %d; it is not submitted again", job.name, number
+                    )
                     return self._done(context, _ended_handle(job, state, finished=True))
                 if chosen.cancelled:
                     self.log.info(
-                        "%s was cancelled by its own condition in attempt %d; passed over", job.name, number
+                        "%s was cancelled by its own condition in attempt %d; it is not submitted again",
+                        job.name,
+                        number,
                     )
                     return self._done(context, _ended_handle(job, state, cancelled=True))
                 if number > state.latest_attempt > 0:
                     withdraw_ahead(attempts)
                 if chosen.replaces is not None and state.job_id:
                     attempts.cancel(chosen.replaces, state.job_id, state.job_name)
-                if record.get("number") != number:
+                if record is None or record.number != number:
                     fresh = bool(self.fresh_start) and not (cleared or self.shared)
-                    record = {"number": number, "fresh": fresh}
-            if job.stage_kind.runs_first_on_login_node(job) and record.get("phase") != "submitting":
+                    record = ChosenAttempt(number, fresh)
+            if job.stage_kind.runs_first_on_login_node(job) and record.phase != "submitting":
                 self._run_on_login_node(attempts)
-            context["task_state_store"].set(ATTEMPT_RECORD, {**record, "phase": "submitting"})
+            submitting = dataclasses.replace(record, phase="submitting")
+            context["task_state_store"].set(ATTEMPT_RECORD, submitting.to_json())
             submitted = submit_attempt(
                 attempts,
                 number,
                 functools.partial(self._decided_early, attempts, state, number),
                 state=state,
-                fresh_start=bool(record.get("fresh")),
+                fresh_start=record.fresh,
                 origin=task_origin(context),
             )
         except RunNotFitError as error:
@@ -234,7 +266,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
             context["task_state_store"].delete(ATTEMPT_RECORD)
             raise AirflowFailException(str(error)) from None
         except TransportError as error:
-            number = int(record.get("number") or 1)
+            number = record.number if record is not None else 1
             self.defer(
                 trigger=wait_for_login_node(attempts, number, error, poll_interval=self.poll_interval),
                 method_name="submit_when_reached",
@@ -295,25 +327,25 @@ class SlurmSubmitOperator(DescribedJobOperator):
         raise AssertionError("defer does not return")
 
     def _next_attempt(
-        self, job: Job, attempts: JobAttempts, record: Mapping[str, Any], *, cleared: bool
+        self, job: Job, attempts: JobAttempts, record: ChosenAttempt | None, *, cleared: bool
     ) -> tuple[NextAttempt, StageRecord]:
         ahead, state = take_up(attempts, attempts.state())
-        if ahead and not record:
+        if ahead and record is None:
             return NextAttempt(state.latest_attempt), state  # this run submitted it, even with a fresh start
-        if record:
-            number = int(record["number"])
+        if record is not None:
+            number = record.number
             # An earlier try was killed before it recorded its submission, unless its job was given up since then.
-            died = record["phase"] == "submitting" and attempt_after_giving_up(state) != number + 1
-            if died or not (cleared or record["phase"] == "submitting"):
+            died = record.phase == "submitting" and attempt_after_giving_up(state) != number + 1
+            if died or not (cleared or record.phase == "submitting"):
                 return NextAttempt(number), state
-        rerun = not self.shared and (cleared or (bool(self.fresh_start) and not record))
+        rerun = not self.shared and (cleared or (bool(self.fresh_start) and record is None))
         if rerun and is_chained(job):
             withdraw_chain(attempts, after=current_attempt(state))
             state = attempts.state()
         return next_attempt(state, rerun=rerun, digest=job_digest(job)), state
 
     def _done(self, context: Context, handle: JobHandle) -> dict[str, Any]:
-        context["task_state_store"].set(ATTEMPT_RECORD, {"phase": "done", "number": handle.attempt})
+        context["task_state_store"].set(ATTEMPT_RECORD, ChosenAttempt(handle.attempt, phase="done").to_json())
         if not self.describes_job:
             return handle.to_json()
         job = Job.from_json(self.job)  # type: ignore[arg-type]

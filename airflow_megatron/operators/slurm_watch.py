@@ -9,11 +9,12 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pendulum
-from airflow.sdk import BaseOperator, get_current_context
+from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.megatron.commands.commands import leaves_checkpoints
+from airflow_megatron.megatron.health.training_health import HealthSettings
 from airflow_megatron.notices.notice import end_notice, event_notice
 from airflow_megatron.notifications.notices import send
 from airflow_megatron.operators.slurm_submit import (
@@ -55,10 +56,11 @@ from airflow_megatron.supervision.attempts import (
     attempt_after_giving_up,
     was_waited_for,
 )
+from airflow_megatron.supervision.condition_watch import AttemptConditions
 from airflow_megatron.supervision.conditions_before_submission import conditions_of, holds, runs_of_others
 from airflow_megatron.supervision.evaluation_results import store_evaluations
 from airflow_megatron.supervision.expected_outcomes import ends_with_evaluation
-from airflow_megatron.supervision.job_event import JobEvent
+from airflow_megatron.supervision.job_event import DueAttempt, JobEvent, UnwrittenVerdict
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.live_log import harmless
 from airflow_megatron.supervision.next_steps import at_end, concluded, history, while_running
@@ -70,6 +72,7 @@ from airflow_megatron.supervision.submission.attempt_chain import (
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
 from airflow_megatron.supervision.submission.remembered_cancellations import claim_of, drop_cancellation
 from airflow_megatron.supervision.submission.stages_ahead import stages_behind, withdraw_ahead
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.serial_execution import serial_deadline, stages_of, yield_to_watch_tasks
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import (
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.verdicts.restarts import NextStep
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.schema import NotifySection
+    from airflow_megatron.supervision.attempt_memory import AttemptMemory
     from airflow_megatron.supervision.attempts import JobAttempts
 
 LINES_OF_FAILURE = 20
@@ -102,7 +106,7 @@ WAITED_FOR = "waited_for"
 """Key of the first attempt for which a try of the task waited."""
 
 
-class SlurmWatchOperator(EndsTestRun, BaseOperator):
+class SlurmWatchOperator(EndsTestRun, DeferringTask):
     """Wait for a job; if an attempt ends before the job has finished, submit the next one as its restart policy allows.
 
     The outputs of the job decide whether it has finished (for a training, the complete checkpoint of the last
@@ -143,15 +147,23 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start waiting, or continue after an earlier try of this task was killed."""
+        return self._start_waiting(context)
+
+    def _start_waiting(self, context: Context, *, again: bool = False) -> dict[str, Any]:
+        """Wait for the newest attempt, or submit the next one.
+
+        :param again: whether this try has waited before, and so has acted on a clearing of the task
+        """
         if self.job is None or self.handle is None:
             raise without_job()
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         handle = JobHandle.from_json(self.handle)  # type: ignore[arg-type]
         if handle.finished:
             return {"job": job.name, "attempt": handle.attempt, "outcome": "finished", "passed_over": True}
-        if handle.cancelled and not just_cleared(context):
+        cleared = not again and just_cleared(context)
+        if handle.cancelled and not again and not cleared:
             raise AirflowSkipException(f"{job.name} was cancelled before, by its own condition")
-        if just_cleared(context):
+        if cleared:
             report_changes(context, job, self.log)
         attempts = job_attempts(job, self.log)
         drop_cancellation(attempts.cluster.ssh_conn_id, job.stage_dir, run_of(context))
@@ -164,14 +176,14 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             drop_cancellation(attempts.cluster.ssh_conn_id, job.stage_dir, run_of(context), unseen=True)
             return self._wait(job, handle)
         number = attempt_after_giving_up(state)
-        if number is not None and just_cleared(context):
+        if number is not None and cleared:
             self.log.info("attempt %d of %s failed for good, and this task was cleared", number - 1, job.name)
             withdraw_ahead(attempts)
             return self._submit_next(job, number)
         due = current_attempt(state)
         latest = next((attempt for attempt in state.attempts if attempt.number == due), None)
         waited_for: Any = context["task_state_store"].get(WAITED_FOR)
-        if latest and just_cleared(context) and was_waited_for(state, handle.attempt, waited_for):
+        if latest and cleared and was_waited_for(state, handle.attempt, waited_for):
             # Airflow starts this try before the trigger of the last one cancels the job
             self.log.info("this task was cleared while attempt %d ran", due)
             withdraw_ahead(attempts)
@@ -189,7 +201,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             # an earlier try of this task was killed between its verdict and the next step
             handle = JobHandle(job.name, latest.number, latest.job_id, job_name=latest.job_name)
             step = next_step(history(state, latest.number), judged, restart_policy(job))
-            return self._go_on(job, handle, judged, step, None)
+            return self._execute_step(job, handle, judged, step, None)
         if latest.number > handle.attempt:
             return self._submit_next(job, latest.number)  # an earlier try started the submission
         return self._wait(job, handle)
@@ -199,6 +211,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         what = JobEvent.from_json(event)
         handle = what.handle
+        if handle.job != job.name:  # see DeferringTask; of a task that an older version deferred
+            self.log.warning("this task was sent the end of %s; waiting for %s again", handle.job, job.name)
+            return self._start_waiting(context, again=True)
         if what.is_deadline:
             self._show_tail(what)
             raise AirflowFailException(
@@ -222,17 +237,15 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
 
     def record_again(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Record a verdict for which the run root had no space."""
-        job, what = Job.from_json(self.job), JobEvent.from_json(event["event"])  # type: ignore[arg-type]
-        return self._follow_up(
-            job, what.handle, Verdict.from_json(event["verdict"]), what, refused=event["refused"]
-        )
+        job, kept = Job.from_json(self.job), UnwrittenVerdict.from_json(event)  # type: ignore[arg-type]
+        return self._follow_up(job, kept.event.handle, kept.verdict, kept.event, refused=kept.refused)
 
     def _follow_up(
         self, job: Job, handle: JobHandle, verdict: Verdict, event: JobEvent, *, refused: int = 0
     ) -> dict[str, Any]:
         """Record a verdict and carry out the next step.
 
-        :param refused: how often it could not be written before
+        :param refused: number of earlier failures to write it
         """
         attempts, seen = job_attempts(job, self.log), verdict
         state = attempts.state()
@@ -257,7 +270,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 raise  # the job runs: the next try cancels it
             self._record_later(job, handle, seen, event, error, refused=refused + 1)
         send(self._notify(job), end_notice(job, handle.attempt, verdict, step, event.log_tail))
-        return self._go_on(job, handle, verdict, step, event)
+        return self._execute_step(job, handle, verdict, step, event)
 
     def _record_later(
         self,
@@ -271,7 +284,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     ) -> NoReturn:
         """Wait until a verdict can be written: a full disk or quota may take longer than all tries of the task.
 
-        :param refused: how often it could not be written; a person is notified the second time
+        :param refused: number of failures to write it; the second one is reported by a notice
         """
         reason = f"the verdict cannot be written below {job.stage_dir}: {error}"
         action = f"make space there; it is written again every {WRITE_PAUSE_S:.0f} s"
@@ -282,14 +295,14 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 self._notify(job), event_notice(job, handle.attempt, str(handle.job_id), full, event.log_tail)
             )
         pause = WRITE_PAUSE_S if refused >= _NOTIFIED_REFUSAL else min(self.poll_interval, WRITE_PAUSE_S)
-        carry = {"event": event.to_json(), "verdict": verdict.to_json(), "refused": refused}
+        carry = UnwrittenVerdict(event, verdict, refused).to_json()
         self.defer(
             trigger=PauseTrigger(until=time.time() + pause * random.uniform(0.75, 1.25), carry=carry),
             method_name="record_again",
         )
         raise AssertionError("defer does not return")
 
-    def _go_on(
+    def _execute_step(
         self, job: Job, handle: JobHandle, verdict: Verdict, step: NextStep, event: JobEvent | None
     ) -> dict[str, Any]:
         """Carry out the next step after a recorded verdict."""
@@ -358,20 +371,21 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
 
     def submit_next(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt after a pause."""
-        return self._submit_next(Job.from_json(self.job), event["number"])  # type: ignore[arg-type]
+        due = DueAttempt.from_json(event)
+        return self._submit_next(Job.from_json(self.job), due.number)  # type: ignore[arg-type]
 
     def _submit_after(self, job: Job, pause: float, number: int) -> dict[str, Any]:
         if pause > 0:
             self.defer(
-                trigger=PauseTrigger(until=time.time() + pause, carry={"number": number}),
+                trigger=PauseTrigger(until=time.time() + pause, carry=DueAttempt(number).to_json()),
                 method_name="submit_next",
             )
         return self._submit_next(job, number)
 
     def submit_again(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt when there is room in the queue."""
-        job = Job.from_json(self.job)  # type: ignore[arg-type]
-        return self._submit_next(job, event["number"], started=True, since=event["since"])
+        job, due = Job.from_json(self.job), DueAttempt.from_json(event)  # type: ignore[arg-type]
+        return self._submit_next(job, due.number, started=True, since=due.since)
 
     def submit_started(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt when the start condition holds again."""
@@ -379,7 +393,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if ended.status == "finished":
             verdict = job_attempts(job, self.log).record_finished("its finish condition holds")
             return {"job": job.name, **verdict.to_json()}
-        number = int((ended.carry or {})["number"])
+        number = DueAttempt.from_json(ended.carry or {}).number
         if ended.is_timeout:
             if job.start is not None:
                 yield_to_watch_tasks(stages_of(job.start), job_attempts(job, self.log).cluster, self.log)
@@ -403,7 +417,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                     check_interval=job.check_interval or 0.0,
                     poll_interval=self.poll_interval,
                     deadline=serial_deadline(None),
-                    carry={"number": number},
+                    carry=DueAttempt(number).to_json(),
                 ),
                 method_name="submit_started",
             )
@@ -419,13 +433,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             raise AirflowFailException(str(error)) from None
         except TransportError as error:
             self.defer(
-                trigger=wait_for_login_node(
-                    attempts,
-                    number,
-                    error,
-                    poll_interval=self.poll_interval,
-                    carry={"number": number},
-                ),
+                trigger=wait_for_login_node(attempts, number, error, poll_interval=self.poll_interval),
                 method_name="submit_again",
             )
         if isinstance(submitted, StillWriting):
@@ -433,12 +441,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if isinstance(submitted, SubmissionOutcome):
             self.defer(
                 trigger=wait_for_room(
-                    attempts,
-                    number,
-                    submitted,
-                    poll_interval=self.poll_interval,
-                    since=since,
-                    carry={"number": number},
+                    attempts, number, submitted, poll_interval=self.poll_interval, since=since
                 ),
                 method_name="submit_again",
             )
@@ -448,7 +451,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         self,
         job: Job,
         handle: JobHandle,
-        memory: Mapping[str, Any] | None = None,
+        memory: AttemptMemory | None = None,
     ) -> dict[str, Any]:
         attempts = job_attempts(job, self.log)
         attempt = attempt_of(job, handle.attempt)
@@ -474,9 +477,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 cancel_on_kill=self.cancel_on_kill,
                 chained=is_chained(job),
                 behind=stages_behind(job, self.log),
-                conditions={**_conditions(job), **self._runs(attempts, handle)},
-                health=_health(job, attempts.cluster),
-                memory=memory,
+                conditions=self._conditions(attempts, handle).to_json(),
+                health=health.to_json() if (health := _health(job, attempts.cluster)) is not None else None,
+                memory=memory.to_json() if memory is not None else None,
                 resumes_from=handle.resumes_from,
                 log_from=handle.log_from,
                 signatures=job_plan_environment(job).signatures,
@@ -497,7 +500,19 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         row = sweep_jobs([job], several=_is_one_of_several(job, context))[0]
         return source_values(row, job.sweep, sweep_run(context))
 
-    def _runs(self, attempts: JobAttempts, handle: JobHandle) -> dict[str, Any]:
+    def _conditions(self, attempts: JobAttempts, handle: JobHandle) -> AttemptConditions:
+        """Return the conditions and events that the trigger evaluates."""
+        job = attempts.job
+        return AttemptConditions(
+            cancel=job.cancel,
+            cancel_text=str(job.cancel) if job.cancel is not None else "",
+            finish=job.finish,
+            events=tuple(job.events),
+            check_interval=job.check_interval or 0.0,
+            runs=self._runs(attempts, handle),
+        )
+
+    def _runs(self, attempts: JobAttempts, handle: JobHandle) -> dict[str, int]:
         """Return the first attempts that count for the conditions of a job, to exclude outputs of earlier runs."""
         conditions = conditions_of(attempts.job)
         if not conditions:
@@ -507,7 +522,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             runs = runs_of_others(attempts, conditions)
         except (LoginRefusedError, TransportError) as error:
             self.log.warning("%s; the conditions of %s apply to all attempts", error, attempts.job.name)
-        return {"runs": {**runs, attempts.job.stage_dir: handle.run_began}}
+        return {**runs, attempts.job.stage_dir: handle.run_began}
 
     def _keep_tail(self, event: JobEvent) -> None:
         """Write the last lines that the trigger has shown to the task's log.
@@ -527,7 +542,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
 
 
 def _is_one_of_several(job: Job, context: Context) -> bool:
-    """Return whether a job runs once on each of several clusters: results have its cluster in its name."""
+    """Return whether a job runs once on each of several clusters; its name in results then contains the cluster."""
     outline = None if job.point else pinned_outline(context)
     return bool(outline and outline.settings.clusters)
 
@@ -555,24 +570,10 @@ def _pieces(job: Job) -> list[str]:
     return list(dict.fromkeys(pattern.replace("{iteration}", "*") for pattern in done))
 
 
-def _conditions(job: Job) -> dict[str, Any]:
-    """Return the conditions and events that the trigger evaluates."""
-    conditions: dict[str, Any] = {}
-    if job.cancel is not None:
-        conditions |= {"cancel": job.cancel.to_json(), "cancel_text": str(job.cancel)}
-    if job.finish is not None:
-        conditions["finish"] = job.finish.to_json()
-    if job.events:
-        conditions["events"] = [event.to_json() for event in job.events]
-    if job.check_interval is not None:
-        conditions["check_interval"] = job.check_interval
-    return conditions
-
-
-def _health(job: Job, cluster: ClusterProfile) -> dict[str, Any] | None:
+def _health(job: Job, cluster: ClusterProfile) -> HealthSettings | None:
     """Return the settings with which the trigger checks the health of a training."""
     if job.health is None:
         return None
     arguments = TrainingArguments(job, JobArguments(cluster))
     intervals = (arguments.count("save_interval"), arguments.count("eval_interval"))
-    return {"rules": job.health.model_dump(), "intervals": [every for every in intervals if every]}
+    return HealthSettings(job.health, tuple(every for every in intervals if every))

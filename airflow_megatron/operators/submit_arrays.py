@@ -6,7 +6,6 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.job_secrets import secret_values
@@ -15,6 +14,7 @@ from airflow_megatron.operators.slurm_submit import task_origin
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.supervision.array_attempts import ArrayDeferredError, JobArrays, attempts_to_submit
 from airflow_megatron.supervision.attempts import SubmissionRefusedError, slurm_commands
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import stored_plan
 from airflow_megatron.triggers.pause import PauseTrigger
@@ -28,7 +28,7 @@ CHOSEN_ATTEMPTS = "attempts"
 CONTROLLER_AWAY_PAUSE_S = 60
 
 
-class SubmitArraysOperator(EndsTestRun, BaseOperator):
+class SubmitArraysOperator(EndsTestRun, DeferringTask):
     """Submit the jobs of stages with ``array: true`` of all chosen points, before the points' runs start.
 
     Each point's run then watches its task of the array. Jobs that ran before or were submitted before are left out. A

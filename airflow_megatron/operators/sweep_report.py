@@ -15,6 +15,7 @@ from airflow_megatron.results.fits.edges import edge_texts
 from airflow_megatron.results.readings.progress import StageState
 from airflow_megatron.results.report.atomic_files import write_atomically
 from airflow_megatron.slurm.remote.transport import LoginExpiredError
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.supervision.attempts import slurm_commands
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import stored_plan
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.schema import NotifySection
 
 EDGES_NOTED: Final = ".edge_notice.txt"
-"""Beside a report: the last notice of optima at the edge."""
+"""File beside a report with the last notice of optima at the edge."""
 
 
 class SweepReportOperator(EndsTestRun, BaseOperator):
@@ -91,7 +92,7 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
                 f"  {status.job}: {status.state.value} {status.reason}" for status in unfinished[:20]
             )
             raise AirflowFailException(
-                f"{len(unfinished)} jobs have not finished:\n{listed}\nReport: {report.page}"
+                f"{counted(len(unfinished), 'job has', 'jobs have')} not finished:\n{listed}\nReport: {report.page}"
             )
         return [str(path) for path in report.paths]
 
@@ -101,9 +102,9 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
 
 
 def report_edges(fits: SweepFits, sweep: str, page: Path, sections: Sequence[NotifySection]) -> None:
-    """Send a notice of optima at the edge of the tested values, once for each report that finds other ones.
+    """Send a notice of optima at the edge of the tested values, unless the last report found the same ones.
 
-    :param page: of the run's report; what was sent is noted beside it
+    :param page: page of the run's report; the sent notice is recorded beside it
     :param sections: the spec's ``notify``
     """
     edges = edge_texts(fits)

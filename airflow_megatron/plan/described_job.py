@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
-from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
+from airflow_megatron.spec.documents.quantities import parse_interval, parse_walltime, slurm_time
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.model.resources import JobResources
@@ -168,7 +168,8 @@ def slurm_section(resources: Mapping[str, Any]) -> JobResources:
     time = values.get("time")
     try:
         if time is not None:
-            values["time"] = parse_duration(time.total_seconds() if isinstance(time, timedelta) else time)
+            is_delta = isinstance(time, timedelta)
+            values["time"] = parse_interval(time.total_seconds()) if is_delta else parse_walltime(time)
         options = values.get("options", ())
         values["options"] = options.split() if isinstance(options, str) else [str(word) for word in options]
         return JobResources.model_validate(values)

@@ -57,7 +57,7 @@ class PlanDifference:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``diff --format json`` prints."""
+        """Return the output of ``diff --format json``."""
         return {
             "points_appeared": list(self.appeared),
             "points_vanished": list(self.vanished),
@@ -89,11 +89,16 @@ def plan_difference(old: Plan, new: Plan) -> PlanDifference:
                 shown[key] = pair
                 changed.add(job.point)
     common = [point for point in new.points if point in set(old.points)]
+    stages = [list(dict.fromkeys(stage for _, stage in places)) for places in (before, after)]
+    if not (
+        old.points and new.points
+    ):  # a selection that one of the sweeps lacks says nothing about its stages
+        stages = [[], []]
     return PlanDifference(
         appeared=_only(new.points, old.points),
         vanished=_only(old.points, new.points),
-        stages_appeared=_only([stage for _, stage in after], [stage for _, stage in before]),
-        stages_vanished=_only([stage for _, stage in before], [stage for _, stage in after]),
+        stages_appeared=_only(stages[1], stages[0]),
+        stages_vanished=_only(stages[0], stages[1]),
         changes=tuple(Change(key[0], key[1], *shown[key], tuple(points)) for key, points in found.items()),
         unchanged=sum(point not in changed for point in common),
     )

@@ -51,12 +51,12 @@ class StageOverview:
     @property
     def cancel(self) -> str:
         """The cancel condition of its jobs, empty for none."""
-        return self._texts(lambda job: _told_condition(job, job.cancel))
+        return self._texts(lambda job: _condition_text(job, job.cancel))
 
     @property
     def finish(self) -> str:
         """The finish condition of its jobs, empty for the default of their kind."""
-        return self._texts(lambda job: "" if _each_checkpoint(job) else _told_condition(job, job.finish))
+        return self._texts(lambda job: "" if _each_checkpoint(job) else _condition_text(job, job.finish))
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def waits_for(job: Job) -> str:
         return f"{of}: each checkpoint{begin}{apart}"
     if job.start is not None:
         every = " (before every attempt)" if job.start_every_attempt else ""
-        return _told_condition(job, job.start) + every
+        return _condition_text(job, job.start) + every
     after = [f"{item.stage} {item.to_plan()['until']}" for item in job.depends_on]
     return ", ".join(after + ([f"from {job.source}"] if job.source else [])) or "nothing"
 
@@ -168,7 +168,7 @@ def _checkpoint(job: Job) -> int | None:
     return None
 
 
-def _told_condition(job: Job, condition: object) -> str:
+def _condition_text(job: Job, condition: object) -> str:
     """Return a condition in words that are the same at every point: directories of the job are left out."""
     if condition is None:
         return ""

@@ -16,8 +16,18 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import Sweep
 
 
+def require_own_name(sweep: Sweep) -> None:
+    """Refuse a spec in ``sweep_specs/`` whose sweep name another spec there owns.
+
+    :raises SpecError: if it is such a spec
+    """
+    problem = repeated_name_problem(sweep)
+    if problem is not None:
+        raise SpecError(problem)
+
+
 def repeated_name_problem(sweep: Sweep) -> Problem | None:
-    """Return the problem of a spec in ``sweep_specs/`` whose sweep name another spec there owns, None without one."""
+    """Return the problem of such a spec, None without one."""
     folder, own = sweep_specs_dir(), Path(sweep.document.file).resolve()
     if not own.is_relative_to(folder.resolve()):
         return None

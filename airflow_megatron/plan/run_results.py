@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote
 
 from airflow_megatron.results.readings.plan_rows import plan_rows, sweep_jobs
@@ -13,9 +13,10 @@ from airflow_megatron.results.readings.progress import StageState, progress_grid
 from airflow_megatron.results.readings.snapshot import SweepSnapshot, parse_snapshot, snapshot_script
 from airflow_megatron.results.readings.sweep_jobs import run_directories
 from airflow_megatron.results.report.report import Report, write_report
-from airflow_megatron.results.report.report_files import holds_more, publish, read_about
+from airflow_megatron.results.report.report_files import AboutReport, holds_more, publish, read_about
 from airflow_megatron.results.tables.trainings import result_table
 from airflow_megatron.spec.documents.project import local_dir
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 RUNS: Final = "runs"
 FEWER: Final = "~fewer"
-"""Ends the name of the folder of a report that holds fewer results than that of its run."""
+"""Suffix of the folder of a report with fewer results than the existing report of its run."""
 STORE_S: Final = 30.0
 """Maximum seconds that a report waits for the store."""
 
@@ -91,7 +92,7 @@ def fetch_snapshot(
     """Read the run directories of the jobs with one remote command for each cluster.
 
     :param run: runs a script on the login node, or such a function for each cluster
-    :param log_tail_bytes: look at the last bytes of each log only; None for whole logs
+    :param log_tail_bytes: read only the last bytes of each log; None for whole logs
     :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
     :raises airflow_megatron.results.readings.snapshot.SnapshotError: if the answer is cut off
     """
@@ -108,7 +109,7 @@ def fetch_snapshot(
 
 
 def fetch_whole_logs(jobs: Sequence[SweepJob], run: Callable[[str], CommandResult]) -> SweepSnapshot:
-    """Read the run directories of jobs, with every line of their logs that holds a record.
+    """Read the run directories of jobs, with every line of their logs that contains a record.
 
     :param run: runs a script on the login node
     :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
@@ -120,13 +121,13 @@ def fetch_whole_logs(jobs: Sequence[SweepJob], run: Callable[[str], CommandResul
 def write_results(plan: Plan, run: LoginNodes, reported: ReportedRun, *, digest: str = "") -> Report:
     """Fetch the results of a run's jobs and write its report.
 
-    Each run has a folder of its own. The sweep's folder holds a copy of the most complete report, of equal ones the
-    newest: a run of some points, or one that failed, does not take the place of one that holds more. A report that
-    holds fewer results than the one of its run, because run directories were deleted or jobs are repeated, is written
+    Each run has its own folder. The sweep's folder has a copy of the most complete report, or the newest of equally
+    complete ones, so a run of some points or a failed run does not replace a more complete report. A report with fewer
+    results than the existing report of its run, because run directories were deleted or jobs are repeated, is written
     beside it, to the folder with ``~fewer``.
 
     :param run: as for :func:`fetch_snapshot`
-    :param digest: of the plan; worked out when left out
+    :param digest: digest of the plan; default: computed
     """
     snapshot = fetch_snapshot(plan.jobs, run)
     written = datetime.now(UTC).replace(microsecond=0)
@@ -135,8 +136,11 @@ def write_results(plan: Plan, run: LoginNodes, reported: ReportedRun, *, digest:
     jobs = sweep_jobs(plan.jobs, several=plan.several)
     states = [status.state for status in progress_grid(snapshot, jobs).cells.values()]
     finished = states.count(StageState.FINISHED) / len(states) if states else 0.0
-    about["complete"] = finished * len(plan.points) / max(reported.all_points, 1)
-    about["losses"] = sum(row.loss is not None for row in result_table(snapshot, jobs).rows)
+    about = replace(
+        about,
+        complete=finished * len(plan.points) / max(reported.all_points, 1),
+        losses=sum(row.loss is not None for row in result_table(snapshot, jobs).rows),
+    )
     lines = _lines(about)
     if holds_more(read_about(folder), about):
         lines.append(f"An earlier report of this run holds more results: {folder}")
@@ -156,7 +160,7 @@ def write_results(plan: Plan, run: LoginNodes, reported: ReportedRun, *, digest:
 
 
 def _queue_waits(sweep: str) -> dict[tuple[str, str, int], float]:
-    """Return how long attempts have waited in the queue; nothing, with a warning, where the store does not answer."""
+    """Return the queue times of attempts; if the store does not answer, log a warning and return none."""
     from airflow_megatron.results.store.reading import load, queue_waits  # importing polars is slow
     from airflow_megatron.results.store.segments import StoreError
 
@@ -168,7 +172,7 @@ def _queue_waits(sweep: str) -> dict[tuple[str, str, int], float]:
 
 
 def _store(plan: Plan, snapshot: SweepSnapshot, run_id: str, read_at: float) -> None:
-    """Store what no trigger reads: evaluations, GPU samples, points. A report does not wait long for the store."""
+    """Store the data that triggers do not read: evaluations, GPU samples, points; do not wait long for the store."""
     from airflow_megatron.results.store.snapshot_rows import (
         batches_of_snapshot,
     )  # importing polars is slow
@@ -178,7 +182,7 @@ def _store(plan: Plan, snapshot: SweepSnapshot, run_id: str, read_at: float) -> 
     writer = ResultWriter.shared()
     jobs = sweep_jobs(plan.jobs, several=plan.several)
     for batch in batches_of_snapshot(plan.sweep, snapshot, jobs, read_at, run=run_id):
-        if batch.table != ATTEMPTS.name:  # triggers store them, without secrets
+        if batch.table != ATTEMPTS.name:  # triggers store these, without secrets
             writer.put(batch)
     if not writer.drain(STORE_S):
         log.warning(
@@ -186,38 +190,38 @@ def _store(plan: Plan, snapshot: SweepSnapshot, run_id: str, read_at: float) -> 
         )
 
 
-def _lines(about: Mapping[str, Any]) -> list[str]:
+def _lines(about: AboutReport) -> list[str]:
     """Return the lines under the title of a report."""
-    points = f"{about['points']} of {about['all_points']} points"
-    if about["selection"]:
-        points += f" ({about['selection']})"
-    lines = [about["description"]] if about["description"] else []
-    if about["passed_over"]:
-        points += f", {about['passed_over']} of them finished before and passed over,"
-    lines.append(f"{points} on {about['cluster']}, run {about['run']}, written {_moment(about['written'])}")
-    lines.append(f"plan {about['digest']}" + (f", commit {about['commit']}" if about["commit"] else ""))
+    points = f"{about.points} of {counted(about.all_points, 'point')}"
+    if about.selection:
+        points += f" ({about.selection})"
+    lines = [about.description] if about.description else []
+    if about.passed_over:
+        points += f", {about.passed_over} of them finished in an earlier run,"
+    lines.append(f"{points} on {about.cluster}, run {about.run}, written {_moment(about.written)}")
+    lines.append(f"plan {about.digest}" + (f", commit {about.commit}" if about.commit else ""))
     return lines
 
 
 def _moment(written: str) -> str:
     """Return an ISO time in a readable form, with its time zone: ``2026-11-22 14:05 UTC``."""
-    import pendulum  # only reports print times; the import is slow
+    import pendulum  # imported here, because the import is slow and only reports print times
 
     return pendulum.instance(datetime.fromisoformat(written)).format("YYYY-MM-DD HH:mm z")
 
 
-def _about(plan: Plan, reported: ReportedRun, digest: str, written: datetime) -> dict[str, Any]:
-    return {
-        "sweep": plan.sweep,
-        "description": reported.description,
-        "run": reported.run_id,
-        "cluster": plan.cluster,
-        "points": len(plan.points),
-        "all_points": reported.all_points,
-        "selection": reported.choice,
-        "limit": reported.limit,
-        "passed_over": reported.passed_over,
-        "digest": digest,
-        "commit": reported.commit,
-        "written": written.isoformat(),
-    }
+def _about(plan: Plan, reported: ReportedRun, digest: str, written: datetime) -> AboutReport:
+    return AboutReport(
+        sweep=plan.sweep,
+        description=reported.description,
+        run=reported.run_id,
+        cluster=plan.cluster,
+        points=len(plan.points),
+        all_points=reported.all_points,
+        selection=reported.choice,
+        limit=reported.limit,
+        passed_over=reported.passed_over,
+        digest=digest,
+        commit=reported.commit,
+        written=written.isoformat(),
+    )

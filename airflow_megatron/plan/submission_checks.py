@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import problems_of
 from airflow_megatron.checks.sweeps.limits import budget_problems, limit_findings
-from airflow_megatron.checks.sweeps.names import name_findings, template_findings
+from airflow_megatron.checks.sweeps.names import name_findings, resource_name_findings, template_findings
 from airflow_megatron.checks.sweeps.outputs import output_findings
 from airflow_megatron.checks.sweeps.patterns import pattern_findings
-from airflow_megatron.checks.sweeps.restarts import restart_findings
+from airflow_megatron.checks.sweeps.restarts import after_rollback, commands_after_rollbacks, restart_findings
 from airflow_megatron.checks.sweeps.restricted_keys import restricted_key_findings
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.checks.sweeps.secrets import secret_findings
+from airflow_megatron.checks.sweeps.shell_texts import shell_text_findings
 from airflow_megatron.checks.sweeps.site_rules import (
     purge_problems,
     queue_rule_problems,
@@ -25,13 +26,17 @@ from airflow_megatron.checks.sweeps.walltime import walltime_findings
 from airflow_megatron.checks.trainings.architectures import architecture_findings
 from airflow_megatron.checks.trainings.checkpoints import checkpoint_findings
 from airflow_megatron.checks.trainings.data import data_findings
+from airflow_megatron.checks.trainings.equal_points import equal_point_findings
+from airflow_megatron.checks.trainings.loaded_state import loaded_state_findings
 from airflow_megatron.checks.trainings.megatron import megatron_findings
 from airflow_megatron.checks.trainings.memory import memory_findings
+from airflow_megatron.checks.trainings.saving import saving_findings
 from airflow_megatron.checks.trainings.schedules import schedule_findings
 from airflow_megatron.checks.trainings.sources import source_findings
 from airflow_megatron.checks.trainings.stages import stage_findings
 from airflow_megatron.checks.trainings.trainer import trainer_findings
 from airflow_megatron.checks.trainings.validation_samples import validation_sample_findings
+from airflow_megatron.checks.trainings.work import work_findings
 from airflow_megatron.requirements.queue_estimates import gpu_hours
 from airflow_megatron.requirements.training_arguments import training_arguments
 from airflow_megatron.spec.native.sweep import NativeSweep
@@ -43,7 +48,6 @@ if TYPE_CHECKING:
     from airflow_megatron.requirements.training_arguments import JobArguments, TrainingArguments
     from airflow_megatron.requirements.training_estimates import JobEstimate
     from airflow_megatron.spec.documents.errors import Problem
-    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
 
@@ -67,7 +71,7 @@ def check_jobs(
     trainings = training_arguments(jobs, arguments)
     errors, warnings = problems_of(own_findings(sweep, jobs, trainings, arguments, estimates), sweep)
     if not errors:  # the project's own rules give better messages, with the nearest valid values
-        errors, more = problems_of(asked_findings(jobs, trainings, cluster), sweep)
+        errors, more = problems_of(asked_findings(jobs, trainings, arguments), sweep)
         warnings += more
     of_all = budget_problems(sweep, gpu_hours(jobs), len(jobs), points, cluster)
     placed = run_root_problems(sweep, cluster)
@@ -96,9 +100,13 @@ def own_findings(
         data_findings(trainings),
         schedule_findings(trainings),
         validation_sample_findings(trainings),
+        work_findings(jobs, arguments),
         megatron_findings(jobs, arguments),
+        loaded_state_findings(trainings),
+        equal_point_findings(sweep, trainings),
         restart_findings(trainings),
         source_findings(trainings),
+        saving_findings(trainings),
         walltime_findings(trainings),
         limit_findings(jobs, cluster),
         site_rule_findings(jobs, cluster),
@@ -108,12 +116,22 @@ def own_findings(
         restricted_key_findings(jobs, cluster),
         sbatch_findings(jobs),
         secret_findings(jobs, cluster),
+        shell_text_findings(jobs, cluster),
         tracker_findings(sweep, jobs),
+        resource_name_findings(sweep, jobs),
     )
 
 
 def asked_findings(
-    jobs: Sequence[Job], trainings: Mapping[str, TrainingArguments], cluster: ClusterProfile
+    jobs: Sequence[Job], trainings: Mapping[str, TrainingArguments], arguments: JobArguments
 ) -> Iterator[Finding]:
     """Yield the findings of the programs of jobs, which check their arguments before submission."""
-    return itertools.chain(trainer_findings(jobs), architecture_findings(jobs, trainings, cluster))
+    cluster = arguments.cluster
+    templates = cluster.templates_folder
+    changed = commands_after_rollbacks(trainings)
+    of_changed = itertools.chain(trainer_findings(changed, templates), megatron_findings(changed, arguments))
+    return itertools.chain(
+        trainer_findings(jobs, templates),
+        architecture_findings(jobs, trainings, cluster),
+        after_rollback(of_changed),
+    )

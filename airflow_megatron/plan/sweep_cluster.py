@@ -65,8 +65,8 @@ def _distribution_problems(sweep: Sweep, profiles: Sequence[ClusterProfile]) -> 
             yield sweep.document.problem(
                 _place(sweep, index),
                 f"the clusters {first} and {profile.name} have the same run_root, {root}: run directories on them "
-                "could not be told apart",
-                f"give {profile_path(profile.name)} a run_root of its own, such as {root}/{profile.name}",
+                "could not be distinguished",
+                f"give {profile_path(profile.name)} its own run_root, such as {root}/{profile.name}",
             )
     for instance in sweep.tree:
         if instance.array:

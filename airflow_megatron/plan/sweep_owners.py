@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MOST_RIVALS: Final = 5
-"""Files with the name of another that an error lists."""
+"""Maximum number of files with a shared name in an error."""
 
 
 def record_owner(sweep: str, file: str, store: PinStore) -> None:
@@ -60,6 +60,6 @@ def repeated_name(sweep: str, file: str, files: Sequence[str], kept: str | None)
 
 
 def _within_specs(file: str) -> str:
-    """Return a file's path below the folder of specs, the same on every machine; absolute for one elsewhere."""
+    """Return a file's path below the folder of specs, the same on every machine; an absolute path for other files."""
     path, folder = Path(file).absolute(), sweep_specs_dir().absolute()
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

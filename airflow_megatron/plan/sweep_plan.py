@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 
 
 def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Encoder:
-    """Return an encoder that writes sections of the schema too, each once: the jobs of a stage share theirs."""
+    """Return an encoder that also encodes sections of the schema, each once, because jobs of a stage share
+    sections.
+    """
     written: dict[int, tuple[BaseModel, dict[str, Any]]] = {}
 
     def plain(value: object) -> object:
@@ -57,7 +59,7 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
             raise TypeError(f"{value!r} is not a plain value")
         known = written.get(id(value))
         if known is None:
-            # with the section itself, so that no other one gets its id
+            # keep the section, so that no other object gets its id
             known = written[id(value)] = value, value.model_dump(exclude_none=True, exclude_defaults=True)
         return known[1]
 
@@ -65,7 +67,7 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
 
 
 _ROWS_AT_ONCE: Final = 256
-# where the rows are in the indented text of {"jobs": rows}
+# position of the rows in the indented text of {"jobs": rows}
 _ROWS_BEGIN: Final = len(b'{\n  "jobs": [')
 _ROWS_END: Final = -len(b"\n  ]\n}")
 
@@ -96,7 +98,7 @@ class PlanSummary:
     no_estimates: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as ``plan --format json`` prints it."""
+        """Return the output of ``plan --format json``."""
         return {
             "sweep": self.sweep,
             "digest": self.digest,
@@ -141,7 +143,9 @@ class Plan:
         return digest_of(self.encoded_jobs())
 
     def encoded_jobs(self, first: int = 0) -> Iterator[bytes | bytearray]:
-        """Yield the input of the digest from a job on: all resolved values of each job, valid until the next one."""
+        """Yield the input of the digest, starting at a job: all resolved values of each job, valid until the next
+        iteration.
+        """
         encoder = _encoder("deterministic")
         encoded = bytearray()
         for job in self.jobs[first:]:
@@ -155,12 +159,12 @@ class Plan:
     def job(self, name: str) -> Job:
         """Return the job called ``name``; see :func:`.job_called`.
 
-        :raises KeyError: with the nearest names when there is none
+        :raises KeyError: with the nearest names, if there is none
         """
         return job_called(self.jobs, name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``plan --format json`` prints."""
+        """Return the output of ``plan --format json``."""
         return {**self.summary().to_json(), "jobs": [self._row(job) for job in self.jobs]}
 
     def json_text(self) -> Iterator[bytes | memoryview]:
@@ -185,7 +189,7 @@ class Plan:
             separator = b","
 
     def summary(self) -> PlanSummary:
-        """Return what ``plan --format json`` prints before the jobs."""
+        """Return the output of ``plan --format json`` before the jobs."""
         return PlanSummary(
             *(self.sweep, self.digest, self.cluster, len(self.points), gpu_hours(self.jobs).hours),
             *(self.warnings, self.estimates.unknown_gpu),
@@ -368,8 +372,8 @@ def _login_node_problems(sweep: Sweep, plan: Plan) -> Iterator[Problem]:
 def placed_plan(plans: Sequence[Plan], placed: Mapping[str, str]) -> Plan:
     """Return one plan with the jobs of each point on its cluster, for readers of results.
 
-    Points without a cluster are on the first one in use, where nothing of them is found. Jobs that run once for the
-    sweep are those of all clusters in use, so their names repeat.
+    Points without a cluster are placed on the first one in use, where no results of them exist. Jobs that run once for
+    the sweep are those of all clusters in use, so their names repeat.
 
     :param plans: of the same points, one for each cluster
     :param placed: point → name of its cluster

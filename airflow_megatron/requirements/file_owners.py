@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def with_file_owners(jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs of a point with the producer of each file in their conditions, if it is known.
 
-    That is the job in whose run directory the file lies; where several share one, the training (or the first stage)
-    that it belongs to. A job's ``finish`` speaks of what the job itself makes there. Files elsewhere have no producer.
+    This is the job whose run directory contains the file. If several jobs share one, it is the training (or the first
+    stage) of that directory. Files in a job's ``finish`` are produced by the job itself. Other files have no producer.
     """
     if not any(_files(condition) for job in jobs for condition in _conditions(job)):
         return list(jobs)

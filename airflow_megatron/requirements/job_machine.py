@@ -1,4 +1,4 @@
-"""The properties of a training job's nodes that Megatron's own checks depend on."""
+"""The properties of a training job's nodes on which Megatron's own checks depend."""
 
 from __future__ import annotations
 

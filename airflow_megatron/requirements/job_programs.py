@@ -29,7 +29,7 @@ def answers(program: str, questions: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [json.loads(line) for line in _answered(path, asked).splitlines()]
 
 
-@functools.lru_cache(maxsize=128)  # starting the program takes most of the time of planning a small sweep
+@functools.lru_cache(maxsize=128)  # the start of the program takes most of the time of planning a small sweep
 def _answered(path: Path, asked: str) -> str:
     answer = subprocess.run(
         [sys.executable, str(path)], input=asked, capture_output=True, text=True, check=False

@@ -1,6 +1,6 @@
 """Airflow connections and variables that specs may pass to jobs: those that the operator names, none by default.
 
-Whoever may drop a spec can have a job print what it is given, so a name in these lists is given to all of them.
+Every author of a spec can let a job print its secrets, so a name in these lists is available to all authors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARIABLES: Final = "AIRFLOW_MEGATRON_SECRET_VARIABLES"
 def secret_refusal(source: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the problem and the hint for a secret's source in Airflow; None if it is permitted.
 
-    :param source: as :func:`~airflow_megatron.spec.model.secret_sources.secret_sources` gives it
+    :param source: from :func:`~airflow_megatron.spec.model.secret_sources.secret_sources`
     """
     kind = "connection" if "connection" in source else "variable"
     setting = CONNECTIONS if kind == "connection" else VARIABLES

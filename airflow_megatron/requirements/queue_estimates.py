@@ -56,7 +56,7 @@ def site_cost(jobs: Iterable[Job], billing: BillingSection) -> GpuHours:
     total = GpuHours()
     least = 0 if billing.min_time is None else parse_duration(billing.min_time)
     for job in jobs:
-        # of several partitions it may get the most expensive
+        # of several partitions, Slurm may choose the most expensive one
         rates = [
             billing.per_node_hour.get(partition, billing.per_gpu_hour * job.slurm.gpus)
             for partition in (job.slurm.partition or "").split(",")

@@ -1,7 +1,7 @@
 """Rules for stages that may wait in Slurm's queue for the end of their parents (``ahead``).
 
-The stages of a point form a tree. A stage can be queued behind the one before it when a node can tell by itself that
-that one has finished, and it waits for nothing else.
+The stages of a point form a tree. A stage can be queued behind its parent if a compute node can determine that the
+parent has finished, and the stage waits for nothing else.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def tells_its_end(job: Job) -> bool:
-    """Return whether a node can judge from a job's files, as Airflow does, that the job has finished.
+    """Return whether a compute node can determine from a job's files, like Airflow, that the job has finished.
 
-    Conditions and events of the job are looked for by Airflow; a job of an array is one of many in Slurm; names alone
-    do not show whether a checkpoint of DeepSpeed's is complete.
+    It cannot if the job has conditions or events, which only Airflow checks, if it is a task of an array, or if it
+    writes checkpoints of DeepSpeed, whose names do not show whether they are complete.
     """
     if job.cancel is not None or job.finish is not None or job.events or job.expect or job.array:
         return False
@@ -47,8 +47,8 @@ def can_follow(job: Job, before: Job) -> bool:
 def followers(job: Job, jobs: Sequence[Job], depth: int | None = None) -> Iterator[tuple[Job, Job]]:
     """Yield (job, previous job) for the jobs that may be queued behind a job, in order.
 
-    :param jobs: of its point
-    :param depth: how many stages deep, each stage's own ``ahead`` counted; None for all that there may ever be
+    :param jobs: jobs of its point
+    :param depth: maximum depth in stages, limited by each stage's ``ahead``; None for all possible ones
     """
     if depth == 0:
         return
@@ -59,5 +59,5 @@ def followers(job: Job, jobs: Sequence[Job], depth: int | None = None) -> Iterat
 
 
 def ends_with_checkpoint(job: Job) -> bool:
-    """Return whether a job has finished when its last checkpoint is there (:class:`.verdict.Expectation`)."""
+    """Return whether a job has finished when its last checkpoint exists (:class:`.verdict.Expectation`)."""
     return job.trains and leaves_checkpoints(job)

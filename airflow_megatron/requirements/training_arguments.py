@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class JobArguments:
-    """The Megatron arguments of jobs on a cluster, of each worked out once while a plan is made and checked.
+    """The Megatron arguments of jobs on a cluster, computed once per job while a plan is made and checked.
 
-    :param cluster: the profile, which may bring arguments along
+    :param cluster: the profile, which may add arguments
     """
 
     def __init__(self, cluster: ClusterProfile) -> None:
@@ -55,7 +55,7 @@ class TrainingArguments(ArgumentValues):
     """The arguments of one training job.
 
     :param job: a job of kind ``train``
-    :param arguments: of the jobs of its plan, or of it alone
+    :param arguments: arguments of the jobs of its plan, or only its own
     """
 
     def __init__(self, job: Job, arguments: JobArguments) -> None:
@@ -66,3 +66,14 @@ class TrainingArguments(ArgumentValues):
 def training_arguments(jobs: Iterable[Job], arguments: JobArguments) -> dict[str, TrainingArguments]:
     """Return the arguments of the training jobs, by run directory."""
     return {job.run_dir: TrainingArguments(job, arguments) for job in jobs if job.trains}
+
+
+def given_names(job: Job, table: ArgumentTable, arguments: Iterable[str]) -> tuple[str, ...]:
+    """Return the names by which a spec gives some of a trainer's arguments, in their order.
+
+    :param table: what the trainer takes
+    :param arguments: by ``dest`` or flag; others than those of the table are ignored
+    """
+    given = dict(zip(table.dests(tuple(job.params)), job.params, strict=True))
+    wanted = (argument.dest for name in arguments if (argument := table.get(name)))
+    return tuple(dict.fromkeys(given[dest] for dest in wanted if dest in given))

@@ -41,12 +41,12 @@ class JobEstimate:
 
     @property
     def runs_out_of_memory(self) -> bool:
-        """Whether the fullest GPU has too little memory."""
+        """Whether the memory of the GPU that needs most is insufficient."""
         return self.needs.runs_out_of_memory(self.gpu)
 
     @property
     def memory_gb(self) -> float:
-        """Memory of the fullest GPU, in 10^9 bytes."""
+        """Memory of the GPU that needs most, in 10^9 bytes."""
         return self.needs.memory_bytes / 1e9
 
     @property
@@ -84,8 +84,8 @@ class Estimates:
 def job_estimates(jobs: Iterable[Job], arguments: JobArguments) -> Estimates:
     """Estimate the jobs that run a trainer.
 
-    :param jobs: of one cluster
-    :param arguments: of these jobs; nothing is estimated when the cluster's profile does not say what GPUs it has
+    :param jobs: jobs of one cluster
+    :param arguments: arguments of these jobs; without a GPU model in the cluster's profile, nothing is estimated
     :raises SpecError: if the profile names an unknown GPU
     """
     cluster = arguments.cluster
@@ -142,7 +142,7 @@ def _estimate(params: dict[str, object], job: Job, machine: Machine) -> Estimate
     if reason := trainer_called(job.trainer).no_estimates:
         return reason
     if job.entry not in ("", PRETRAIN_GPT):
-        return f"there are estimates of GPT models only, not of those of {job.entry}"
+        return f"there are estimates for GPT models only, not for those of {job.entry}"
     try:
         return estimate(params, job.active_processes, job.release, machine=machine)
     except (ArgumentError, EstimateError) as error:

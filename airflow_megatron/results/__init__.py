@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def load(sweep: str, run: str | None = None, *, root: str | None = None) -> Results:
-    """Return all that is stored of a sweep, as data frames (:class:`airflow_megatron.results.store.reading.Results`).
+    """Return all stored data of a sweep, as data frames (:class:`airflow_megatron.results.store.reading.Results`).
 
     :param sweep: its name
     :param run: id of one of its runs in Airflow; None for all
-    :param root: where the store is, a folder or any URL of fsspec; None for the configured one
+    :param root: location of the store, a folder or any URL of fsspec; None for the configured one
     """
     from airflow_megatron.results.store.reading import load as read  # importing polars is slow
 

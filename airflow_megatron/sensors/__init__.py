@@ -1,5 +1,5 @@
-"""Airflow sensors: they wait for jobs, checkpoints, log lines, files and points.
+"""Airflow sensors, which wait for jobs, checkpoints, log lines, files and points.
 
-Imports ``triggers``, ``task_runtime``, ``supervision`` and the layers below.
-``dag_factory`` and DAGs of others use the classes; each module holds one.
+Imports ``operators``, ``triggers``, ``task_runtime`` and the layers below.
+``dag_factory`` and DAGs of users use the classes; each module has one.
 """

@@ -43,7 +43,7 @@ class CheckpointSensor(ProducedFileSensor):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
-        """Return the checkpoint's path, or fail if it cannot be written any more."""
+        """Return the checkpoint's path, or fail if it can no longer be written."""
         found = self.take_turn(context, event)
         if found.status != "complete":
             raise AirflowFailException(

@@ -14,6 +14,7 @@ from airflow_megatron.spec.layout.run_layout import StageDir
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.attempts import slurm_commands
 from airflow_megatron.supervision.job_reference import JobHandle
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.serial_execution import (
     has_time_left,
     serial_deadline,
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.conditions import Condition
 
 
-class StartConditionSensor(EndsTestRun, BaseSensorOperator):
-    """Wait until the ``start`` condition of a job holds; fail at once if it cannot hold any more. Always deferrable.
+class StartConditionSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
+    """Wait until the ``start`` condition of a job holds; fail at once if it can no longer hold. Always deferrable.
 
     :param job: the job as JSON of :meth:`airflow_megatron.spec.model.jobs.Job.to_json`; None skips the task (templated)
     :param producers: stage → handle of its submission, for the stages in the condition (templated)
@@ -100,7 +101,7 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
-        """Return if the condition holds, or fail with the reason if it cannot hold any more."""
+        """Return if the condition holds, or fail with the reason if it can no longer hold."""
         attempts = job_attempts(Job.from_json(self.job), self.log)  # type: ignore[arg-type]
         start, ended = attempts.job.start, WaitEvent.from_json(event)
         if ended.is_timeout and has_time_left(context, self.timeout) and start is not None:

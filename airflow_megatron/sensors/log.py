@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
 from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
+from airflow_megatron.spec.trust.plain_text import shown
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.task_runtime.stored_plan import without_job
 from airflow_megatron.triggers.log_pattern import LogPatternTrigger
@@ -45,14 +46,14 @@ class LogSensor(ProducedFileSensor):
             raise AirflowFailException(f"{error} {error.hint}".rstrip()) from None
         arguments = self.trigger_arguments()
         if isinstance(self.producer, Mapping):
-            # a line that an earlier attempt of this run has written counts too
+            # lines of earlier attempts of this run count too
             arguments["producer_attempt"] = JobHandle.from_json(self.producer).run_began
         return LogPatternTrigger(log_file=self.path, pattern=self.pattern, **arguments)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
-        """Return the line, or fail if it cannot be written any more."""
+        """Return the line, or fail if it can no longer be written."""
         found = self.take_turn(context, event)
         if found.status != "found":
             raise AirflowFailException(f"{self.path}: {found.reason}")
-        self.log.info("found: %s", found.line)
+        self.log.info("found: %s", shown(str(found.line)))
         return str(found.line)

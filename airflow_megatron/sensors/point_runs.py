@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
 
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.point_runs import runs_without_scheduler
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.triggers.point_runs import ENDED, PointRunsTrigger, count_runs
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PointRunsSensor(EndsTestRun, BaseSensorOperator):
+class PointRunsSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
     """Wait until the runs of all points have ended, in any state.
 
     :param point_dag_id: the point DAG
@@ -49,5 +50,10 @@ class PointRunsSensor(EndsTestRun, BaseSensorOperator):
             )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
-        """End the task; the report task fails if a point has not finished."""
-        self.log.info("all %d points have ended", event["ended"])
+        """End the task; the report task fails if a point has not finished.
+
+        The runs are counted again, because a task that an older version has deferred may be sent the event of another's
+        trigger (:class:`~airflow_megatron.task_runtime.deferring_trigger.DeferringTask`).
+        """
+        self.execute(context)
+        self.log.info("all %d points have ended", len(self.runs))

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.slurm.remote.transport import LoginRefusedError
 from airflow_megatron.supervision.attempts import slurm_commands
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.serial_execution import (
     has_time_left,
     serial_deadline,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 
 
-class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
+class ProducedFileSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
     """Wait for an output of a job. Always deferrable; all tasks share the polls of the cluster.
 
     The sensor fails at once if the producing job has ended without the output. ``timeout`` limits the wait.
@@ -115,11 +116,11 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
             raise AirflowFailException(str(error)) from None
 
     def take_turn(self, context: Context, event: Mapping[str, Any]) -> WaitEvent:
-        """Return how a wait has ended; wait again when a turn is over and the time is not.
+        """Return the end of a wait, or wait again if only the current turn has ended.
 
         See :mod:`airflow_megatron.task_runtime.serial_execution`.
 
-        :param event: of the trigger
+        :param event: event of the trigger
         """
         ended = WaitEvent.from_json(event)
         if ended.is_timeout and has_time_left(context, self.timeout):

@@ -36,16 +36,16 @@ class SlurmJobSensor(SlurmWatchOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start waiting."""
-        self._take_over()
+        self._read_submission()
         return super().execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume the task after a trigger has fired."""
-        self._take_over()
+        self._read_submission()
         return super().resume_execution(next_method, next_kwargs, context)
 
-    def _take_over(self) -> None:
-        """Take job and handle from the submission."""
+    def _read_submission(self) -> None:
+        """Read job and handle from the submission."""
         try:
             self.job, self.handle = self.submission["job"], self.submission["handle"]  # type: ignore[index]
         except (KeyError, TypeError):

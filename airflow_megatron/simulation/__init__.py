@@ -1,5 +1,5 @@
-"""A cluster, its faults and its clock, simulated; the restart policy that runs in it is the real one.
+"""A simulated cluster with faults and a simulated clock; it runs the real restart policy.
 
-Its packages, lowest first: ``site``, ``supervisors``; above both ``run`` and ``scenarios``, above these ``reports``.
-The command line uses ``scenarios`` and ``reports``.
+Its packages and modules, lowest first: ``site``, ``supervisors``, ``run`` and ``scenarios``, ``reports``.
+Imports ``supervision`` and the layers below. The command line uses ``scenarios`` and ``reports``.
 """

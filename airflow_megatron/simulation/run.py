@@ -1,4 +1,4 @@
-"""One run: a site, jobs, a policy and a seed give an outcome."""
+"""One run: simulate jobs on a site under a policy, with a seed."""
 
 from __future__ import annotations
 
@@ -35,23 +35,25 @@ _SUPERVISORS: Final[Mapping[SupervisorName, type[Supervisor]]] = {
 
 @dataclass(frozen=True)
 class SimulationOutcome:
-    """What came of a run; hours are GPU-hours.
+    """Outcome of a run.
 
-    :param elapsed: seconds of the run: until the last job was done, at most the time given.
-    :param used: held by jobs.
-    :param useful: of iterations that were not done again.
-    :param wasted: the rest of *used*, by cause.
-    :param waited: GPU-hours of jobs that stood without nodes, by what they waited for.
-    :param lemon: held on lemon nodes.
-    :param ettr: effective training time ratio: useful time over the time that the jobs were to run, waits included.
-    :param recoveries: seconds from each incident that stopped a job to its next iteration.
-    :param failures: attempts that incidents ended.
-    :param attempts: that Slurm started.
-    :param interventions: of people.
-    :param false_alarms: jobs cancelled as hung that were not.
-    :param overlaps: attempts that began while another of the same job ran.
-    :param incidents: that struck a job, by kind.
-    :param finished: jobs that reached their last iteration.
+    :param elapsed: seconds until the last job finished, at most the given length of the run.
+    :param used: GPU-hours allocated to jobs.
+    :param useful: GPU-hours of iterations that were not repeated.
+    :param wasted: the other GPU-hours of *used*, by cause.
+    :param waited: GPU-hours in which jobs had no nodes, by cause.
+    :param lemon: GPU-hours on lemon nodes.
+    :param ettr: effective training time ratio: useful time divided by the time from the start to the end of the jobs,
+        waits included.
+    :param recoveries: seconds from each incident that stopped a job to the job's next iteration.
+    :param failures: number of attempts that incidents ended.
+    :param attempts: number of attempts that Slurm started.
+    :param interventions: number of interventions by a person.
+    :param quarantines: number of checkpoints that were quarantined.
+    :param false_alarms: number of jobs that were cancelled as hung although they were not.
+    :param overlaps: number of attempts that started while another attempt of the same job ran.
+    :param incidents: number of incidents that affected a job, by kind.
+    :param finished: number of jobs that reached their last iteration.
     """
 
     elapsed: float
@@ -73,14 +75,14 @@ class SimulationOutcome:
 
     @property
     def goodput(self) -> float:
-        """Useful share of the GPU-hours held."""
+        """Useful share of the allocated GPU-hours."""
         return self.useful / self.used if self.used else 0.0
 
     @property
     def mttf_hours(self) -> float:
-        """Mean time that one job runs until an incident stops it, in hours; infinite when none did.
+        """Mean time until an incident stops the job, in hours; infinite if none did.
 
-        Only meaningful for a single job: attempts of several jobs run side by side.
+        Only meaningful for a run with one job, because several jobs run concurrently.
         """
         return (self.elapsed / HOUR) / self.failures if self.failures else float("inf")
 
@@ -97,11 +99,11 @@ def simulate(
     """Run jobs on a site under a policy.
 
     :param site: the cluster.
-    :param plans: the jobs, with names that differ.
-    :param policy: how they are looked after.
-    :param seed: of all that happens by chance.
-    :param seconds: after which the run ends, jobs done or not.
-    :param at_once: jobs that are followed at the same time (a spec's ``max_active_points``); None: all.
+    :param plans: the jobs; their names must differ.
+    :param policy: the policy that supervises the jobs.
+    :param seed: seed of all random numbers.
+    :param seconds: maximum length of the run.
+    :param at_once: maximum number of concurrent jobs (a spec's ``max_active_points``); default: no limit.
     """
     if len({plan.name for plan in plans}) != len(plans):
         raise ValueError("two jobs of a run have the same name")
@@ -121,7 +123,7 @@ def simulate(
     for training in trainings:
         ledger.useful += training.tracked * training.plan.iteration_s * training.plan.nodes
     hours = site.gpus_per_node / HOUR
-    wanted = sum(_wanted_seconds(training, environment.now) for training in trainings)
+    wanted = sum(_required_seconds(training, environment.now) for training in trainings)
     return SimulationOutcome(
         elapsed=environment.now,
         used=ledger.used * hours,
@@ -142,8 +144,8 @@ def simulate(
     )
 
 
-def _wanted_seconds(training: Training, now: float) -> float:
-    """Return the node-seconds in which a job was to run."""
+def _required_seconds(training: Training, now: float) -> float:
+    """Return the node-seconds from the start of a job to its end, or to *now* if it has not finished."""
     if training.begun is None:
         return 0.0
     return ((training.done or now) - training.begun) * training.plan.nodes

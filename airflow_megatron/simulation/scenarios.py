@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from airflow_megatron.simulation.site.site import DAY, HOUR, Site
 from airflow_megatron.simulation.site.theory import best_save_interval, failures_per_second
 from airflow_megatron.simulation.site.training import TrainingPlan
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from airflow_megatron.simulation.supervisors.policies import Policy
@@ -15,28 +16,28 @@ if TYPE_CHECKING:
 ScenarioName = Literal["training", "sweep"]
 
 ITERATION_S: Final = 10.0
-"""Seconds of one iteration. Our choice; only its ratio to the other times matters."""
+"""Seconds of one iteration. Our choice; only the ratio to the other times matters."""
 
 SAVE_S: Final = 40.0
-"""Seconds that a checkpoint takes: BLOOM-176B's (bigscience chronicles)."""
+"""Seconds that a checkpoint takes, as measured for BLOOM-176B (bigscience chronicles)."""
 
 WALLTIME_S: Final = 24 * HOUR
 SPARE_SHARE: Final = 0.05
-"""Spare nodes per node that the job needs; 5 to 10 % is usual (ml-engineering)."""
+"""Spare nodes for each node of the job; 5 to 10 % is usual (ml-engineering)."""
 
 SWEEP_NODES: Final = 4
 SWEEP_HOURS: Final = 12.0
 SWEEP_JOBS_PER_NODE: Final = 4
 SWEEP_PREEMPTIONS: Final = 10.0
-"""Per 1000 node-days, on nodes that others may take. Our choice: sites differ widely."""
+"""Preemptions per 1000 node-days, on shared nodes. Our choice: sites differ widely."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A site and what it is used for.
+    """A site and its workload.
 
-    :param name: kind of work.
-    :param gpus: that the work uses; spares come on top.
+    :param name: kind of workload.
+    :param gpus: number of GPUs that the workload uses, without spares.
     :param site: the cluster.
     :param seconds: length of a run.
     """
@@ -47,7 +48,7 @@ class Scenario:
     seconds: float
 
     def plans(self, policy: Policy) -> list[TrainingPlan]:
-        """Return the jobs; the policy says how often they save."""
+        """Return the jobs; the policy determines the interval between checkpoints."""
         if self.name == "training":
             return [self._plan("training", self.gpus // self.site.gpus_per_node, float("inf"), policy)]
         count = SWEEP_JOBS_PER_NODE * self.gpus // self.site.gpus_per_node
@@ -56,7 +57,7 @@ class Scenario:
 
     @property
     def at_once(self) -> int:
-        """Jobs that fit on the nodes, spares aside; no more are submitted at the same time."""
+        """Maximum number of concurrent jobs: as many as fit on the nodes without the spares."""
         nodes = self.gpus // self.site.gpus_per_node
         return nodes // SWEEP_NODES if self.name == "sweep" else 1
 
@@ -65,7 +66,7 @@ class Scenario:
             nodes, self.site.incidents_per_1000_node_days + self.site.preemptions_per_1000_node_days
         )
         interval = best_save_interval(SAVE_S, rate) * policy.save_interval_factor if rate else HOUR
-        # a training that is to outlast the run
+        # an unlimited training must only be longer than the run
         seconds = min(seconds, 2 * self.seconds)
         return TrainingPlan(
             name,
@@ -84,16 +85,18 @@ def scenario(
     """Return a scenario.
 
     :param name: ``training``: one job on all GPUs; ``sweep``: four jobs per node, of 4 nodes and 12 h each.
-    :param gpus: a multiple of 8, for a sweep of 32.
+    :param gpus: a multiple of 8; for a sweep, a multiple of 32.
     :param days: length of a run.
     :param rate: incidents per 1000 node-days.
-    :param spares: share of nodes on top.
-    :raises ValueError: for a number of GPUs that does not fill nodes.
+    :param spares: spare nodes as a share of the used ones.
+    :raises ValueError: if *gpus* is not such a multiple.
     """
     per_node = 8
     least = per_node * (SWEEP_NODES if name == "sweep" else 1)
     if gpus < least or gpus % least:
-        raise ValueError(f"{gpus} GPUs do not make whole jobs: take a multiple of {least}")
+        raise ValueError(
+            f"{counted(gpus, 'GPU does', 'GPUs do')} not fill whole jobs: choose a multiple of {least}"
+        )
     nodes = gpus // per_node
     site = Site(
         nodes=nodes + round(nodes * spares),

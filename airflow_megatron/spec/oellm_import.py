@@ -43,8 +43,8 @@ def import_oellm(
     :param config_dir: its ``config/`` folder
     :param config_name: path of the experiment in it, without ``.yaml``
     :param overrides: Hydra overrides, ``backend.megatron.lr=1e-4``
-    :param name: of the sweep; the last part of ``config_name`` when left out
-    :param environment: the variables of ``oc.env``; those of this process when left out
+    :param name: name of the sweep; default: the last part of ``config_name``
+    :param environment: the variables of ``oc.env``; default: those of this process
     :raises MissingHydraError: if hydra-core is not installed
     :raises SpecError: if the configuration does not compose, or cannot be expressed natively
     """
@@ -109,7 +109,7 @@ def _choice_text(value: Any) -> str:
 
 
 def _plain(node: Any) -> Any:
-    """Return the data with text for every key, as our YAML reader gives it."""
+    """Return the data with text for every key, like our YAML parser."""
     if isinstance(node, dict):
         return {str(key): _plain(value) for key, value in node.items()}
     if isinstance(node, list):
@@ -118,7 +118,7 @@ def _plain(node: Any) -> Any:
 
 
 def _argument_defaults(directory: Path) -> dict[str, Any]:
-    """Return Megatron's defaults, which every such configuration spells out; they need no line in a spec."""
+    """Return Megatron's defaults, which every such configuration contains and a spec need not."""
     file = directory / _DEFAULTS_OF_ARGUMENTS
     data = load_yaml_file(file).data if file.is_file() else {}
     return data if isinstance(data, dict) else {}
@@ -130,7 +130,7 @@ class _Row(dict[str, Any]):
 
 class _Dumper(yaml.SafeDumper):
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        # items of a list stand further in than its key
+        # indent the items of a list more than its key
         super().increase_indent(flow, False)
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -138,7 +138,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote what would be read as something else than text by YAML 1.2's rules."""
+    """Quote text that YAML 1.2 would not read as text."""
     style = "|" if "\n" in text else None
     if not style and (not text or not isinstance(plain_scalar(text), str) or "{{" in text):
         style = '"'

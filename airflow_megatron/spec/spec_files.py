@@ -1,16 +1,19 @@
-"""Loading spec files of every language."""
+"""Loading of spec files in all supported formats."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.spec.dialects.recognition import likely_meant
 from airflow_megatron.spec.dialects.registry import dialect_sweep
-from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.errors import Problem, SpecError, near_names, suggestion
 from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
 from airflow_megatron.spec.expressions.bounds import begin_spec
-from airflow_megatron.spec.foreign.sidecar import NO_SPEC, is_sidecar, refuse_sidecar
+from airflow_megatron.spec.foreign.sidecar import NO_SPEC, is_sidecar, refuse_sidecar, sidecar_owners
 from airflow_megatron.spec.model.dag_names import name_problems
 from airflow_megatron.spec.model.schema import SweepSpecSection, validate
 from airflow_megatron.spec.native.extension import extended
@@ -18,13 +21,19 @@ from airflow_megatron.spec.native.overrides import overridden
 from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
     from airflow_megatron.spec.model.sweep import Sweep
 
 PRESETS: Final = "presets"
 """Folder of the presets that specs extend; they are not sweeps."""
+ENDINGS: Final = (".yaml", ".yml")
+MOST_COMPARED: Final = 500
+"""Maximum number of names that are compared with those of lone sidecars: every parse of a folder compares them."""
+_LONGEST_COMPARED: Final = 40
+_MISNAMED: Final = re.compile(r"(?P<stem>.+?)\.ya?ml(?:\.txt)?", re.IGNORECASE)
+"""Names that editors of other systems give to a spec."""
 
 
 def load_sweep(path: Path | str, settings: Iterable[str] = ()) -> Sweep:
@@ -39,8 +48,8 @@ def load_sweep(path: Path | str, settings: Iterable[str] = ()) -> Sweep:
 def load_sweep_text(text: str, file: str, sources: Mapping[str, str] | None = None) -> Sweep:
     """Load and check a sweep spec given as text.
 
-    :param file: names it in messages, and its folder is what other files are relative to
-    :param sources: path → content of files that it draws on, instead of what they hold now
+    :param file: its path for messages; paths of other files are relative to its folder
+    :param sources: path → content of included files, instead of their current content
     """
     document = load_yaml_text(text, file)
     document.sources.update(sources or {})
@@ -56,24 +65,73 @@ def _sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep:
     if sweep is None:
         refuse_sidecar(document)
         document = overridden(document, settings)
-        sweep = NativeSweep(validate(SweepSpecSection, document), document)
+        sweep = NativeSweep(_native_section(document), document)
     if problems := list(name_problems(sweep)):
         raise SpecError(problems)
     return sweep
 
 
+def _native_section(document: YamlDocument) -> SweepSpecSection:
+    try:
+        return validate(SweepSpecSection, document)
+    except SpecError as error:
+        if meant := likely_meant(document):
+            raise SpecError(meant) from error
+        raise
+
+
 def spec_files(directory: Path) -> list[Path]:
     """Return the spec files in a folder and its sub-folders, sorted; those of the folder itself come first.
 
-    Hidden files and folders (an editor's drafts, ``.git``), folders called ``presets`` and sidecars of other specs hold
-    no specs; a link to a folder is not followed.
+    Hidden files and folders (an editor's drafts, ``.git``), folders called ``presets`` and sidecars of other specs are
+    ignored; links to folders are not followed.
     """
+    return [path for path in _yaml_files(directory) if not is_sidecar(path)]
+
+
+def lone_sidecars(directory: Path) -> list[Problem]:
+    """Return a problem for each sidecar in a folder and its sub-folders that stands beside no file."""
+    files = _yaml_files(directory)
+    specs: dict[Path, dict[str, str]] = defaultdict(dict)
+    for path in files:
+        if not is_sidecar(path):
+            specs[path.parent][path.name] = path.stem
+    problems = []
+    left = MOST_COMPARED
+    for path in filter(is_sidecar, files):
+        others, owners = specs[path.parent], sidecar_owners(path)
+        if not others.keys().isdisjoint(owners):
+            continue
+        stem, near = Path(owners[0]).stem, ""
+        if len(others) <= left and len(stem) <= _LONGEST_COMPARED:
+            left -= len(others)
+            names = {other: name for name, other in others.items()}
+            near = suggestion(repr(names[one]) for one in near_names(stem, names, limit=1))
+        message = f"it is the sidecar of {owners[0]}, which does not exist"
+        problems.append(Problem(str(path), 0, 0, message, near or "rename it after its file"))
+    return problems
+
+
+def misnamed_files(directory: Path) -> list[Problem]:
+    """Return a problem for each file in a folder and its sub-folders whose name only resembles that of a spec."""
+    problems = []
+    for path in _files(directory, lambda name: _MISNAMED.fullmatch(name) is not None):
+        found = _MISNAMED.fullmatch(path.name)
+        if found is not None and not path.name.endswith(ENDINGS):
+            hint = f"rename it to {found['stem']}.yaml"
+            problems.append(
+                Problem(str(path), 0, 0, "it is not read, because specs end in .yaml or .yml", hint)
+            )
+    return problems
+
+
+def _yaml_files(directory: Path) -> list[Path]:
+    return _files(directory, lambda name: name.endswith(ENDINGS))
+
+
+def _files(directory: Path, wanted: Callable[[str], bool]) -> list[Path]:
     found: list[Path] = []
     for folder, below, names in os.walk(directory):
         below[:] = sorted(name for name in below if not name.startswith(".") and name != PRESETS)
-        found += [
-            Path(folder, name)
-            for name in names
-            if name.endswith((".yaml", ".yml")) and not name.startswith(".")
-        ]
-    return sorted((path for path in found if not is_sidecar(path)), key=lambda path: (len(path.parts), path))
+        found += [Path(folder, name) for name in names if wanted(name) and not name.startswith(".")]
+    return sorted(found, key=lambda path: (len(path.parts), path))

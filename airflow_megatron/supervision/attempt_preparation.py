@@ -186,7 +186,7 @@ class _Preparation:
         return parse_partition(answer.output, self._job.slurm.partition)
 
     @property
-    def _goes_back(self) -> bool:
+    def _rolls_back(self) -> bool:
         """Whether the last attempt failed numerically."""
         wanted = bool(self._verdicts) and self._verdicts[-1].rollback and self._policy.rollbacks > 0
         return wanted and not self._fresh_start
@@ -257,7 +257,7 @@ class _Preparation:
             )
         arguments: list[str] = []
         if job.restart.after_rollback and (
-            self._goes_back or any(verdict.rollback for verdict in self._series)
+            self._rolls_back or any(verdict.rollback for verdict in self._series)
         ):
             arguments = to_argv(job.restart.after_rollback, self._table)
         return AttemptChanges(
@@ -300,15 +300,15 @@ class _Preparation:
                     script = fresh_start_script(folder, self._number)
                     aside = self._attempts.answered(script, parse_fresh_start)
                     if aside:
-                        self._log.info("fresh start: what was there so far is in %s", aside)
+                        self._log.info("fresh start: the earlier files are in %s", aside)
                 tracked = None
             lost = tracked is None and not self._fresh_start and (run.tracker or "").strip() != RELEASE
             if lost:
                 tracked = self._newest_of_lost(run)
             if tracked is None:
-                if self._goes_back and not job.restart.after_rollback:
+                if self._rolls_back and not job.restart.after_rollback:
                     raise RollbackError(
-                        "there is no checkpoint to go back to: a new start would end the same way"
+                        "there is no earlier checkpoint to load: a new start would end the same way"
                     )
                 return self._awaited(self._parents)
             self._refuse_another_experiment()
@@ -317,12 +317,12 @@ class _Preparation:
                 self._log.warning(
                     "%s: the tracker %s; attempt %d continues from the newest complete checkpoint, of iteration %d",
                     job.checkpoint_dir,
-                    f"holds {run.tracker!r}" if run.tracker is not None else "is gone",
+                    f"holds {run.tracker!r}" if run.tracker is not None else "does not exist",
                     self._number,
                     tracked,
                 )
             verdicts = verdicts_by_iteration(run.checkpoint_files, tracked)
-            if self._goes_back:
+            if self._rolls_back:
                 tracked = self._roll_back(verdicts, tracked)
             else:
                 tracked = self._quarantined(run, verdicts, tracked)
@@ -349,7 +349,7 @@ class _Preparation:
             )
         elif known and not complete:
             raise LostTrackerError(
-                f"the tracker is lost, which held iteration {known}, and no checkpoint is complete; a new start would "
+                f"the tracker is lost, which named iteration {known}, and no checkpoint is complete; a new start would "
                 "overwrite what is left. Repair it, or trigger the sweep with a fresh start"
             )
         return max(complete, default=None)
@@ -431,7 +431,7 @@ class _Preparation:
         if isinstance(step, NoQuarantine):
             if step.hopeless and limit:
                 raise RunNotFitError(
-                    f"{job.checkpoint_dir}: {step.reason}: every attempt would end the same way; hint or move the "
+                    f"{job.checkpoint_dir}: {step.reason}: every attempt would end the same way; repair or move the "
                     "checkpoint, or trigger the sweep with a fresh start"
                 )
             if step.hopeless:

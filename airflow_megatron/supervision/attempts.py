@@ -414,7 +414,7 @@ def attempt_record(
 
 
 def slurm_commands(cluster: ClusterProfile) -> SlurmCommands:
-    """Return how Slurm's commands are called on a cluster."""
+    """Return the commands of Slurm on a cluster."""
     return SlurmCommands(
         cluster.name,
         cluster.slurm_bin or "",

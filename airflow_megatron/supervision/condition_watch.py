@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.checkpoints.completeness import (
     checkpoint_verdict,
@@ -19,13 +19,14 @@ from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Outcome, Verdict
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
 from airflow_megatron.spec.layout.run_layout import StageDir
 from airflow_megatron.spec.layout.tracker import tracked_iteration
+from airflow_megatron.spec.model.conditions import Condition, Event
+from airflow_megatron.spec.trust.json_records import real, whole
 from airflow_megatron.spec.trust.patterns import line_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.slurm.states.observation import Observation
-    from airflow_megatron.spec.model.conditions import Condition
 
 _CARRY_BYTES = 64 * 1024
 _CATCH_UP_BYTES = 1024 * 1024
@@ -54,6 +55,54 @@ class OwnAttempt:
     stage_dir: str
     number: int
     log_from: int = 0
+
+
+@dataclass(frozen=True)
+class AttemptConditions:
+    """The conditions and events that a trigger evaluates while it watches an attempt.
+
+    :param cancel: condition that cancels the job
+    :param cancel_text: that condition as text for messages
+    :param finish: condition that finishes the job
+    :param events: the events to detect
+    :param check_interval: seconds between two runs of a command, 0 for every poll
+    :param runs: stage directory → first attempt that counts for the conditions
+    """
+
+    cancel: Condition | None = None
+    cancel_text: str = ""
+    finish: Condition | None = None
+    events: tuple[Event, ...] = ()
+    check_interval: float = 0.0
+    runs: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> AttemptConditions:
+        """Parse the output of :meth:`to_json`, of this version or an earlier one; unknown keys are ignored."""
+        cancel, finish = value.get("cancel"), value.get("finish")
+        return cls(
+            cancel=Condition.from_json(cancel) if cancel else None,
+            cancel_text=str(value.get("cancel_text") or ""),
+            finish=Condition.from_json(finish) if finish else None,
+            events=tuple(map(Event.from_json, value.get("events") or ())),
+            check_interval=real(value.get("check_interval"), 0.0),
+            runs={name: whole(first, 0) for name, first in (value.get("runs") or {}).items()},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the argument ``conditions`` of a trigger, without values that are not set."""
+        value: dict[str, Any] = {}
+        if self.cancel is not None:
+            value |= {"cancel": self.cancel.to_json(), "cancel_text": self.cancel_text}
+        if self.finish is not None:
+            value["finish"] = self.finish.to_json()
+        if self.events:
+            value["events"] = [event.to_json() for event in self.events]
+        if self.check_interval:
+            value["check_interval"] = self.check_interval
+        if self.runs:
+            value["runs"] = dict(self.runs)
+        return value
 
 
 class ConditionWatch:
@@ -314,7 +363,7 @@ def new_checkpoints(leaf: Condition, observation: Observation) -> list[int]:
     Selected are iterations from ``iteration`` on that are at least ``spacing`` after the previous selected one.
     """
     worked_on = leaf.done.replace("{iteration}", "*")
-    if worked_on and worked_on not in observation.matches:  # it was not found out
+    if worked_on and worked_on not in observation.matches:  # unknown at this poll
         return []
     done = _numbers(leaf.done, observation.matches.get(worked_on, ()))
     if "{iteration}" in leaf.path:

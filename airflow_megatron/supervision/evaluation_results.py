@@ -1,4 +1,4 @@
-"""Storing what an evaluation has measured when its job ends; the report stores it again from the run directories."""
+"""Storing of the results of an evaluation when its job ends; the report stores them again from the run directories."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WAIT_S: Final = 20.0
 def store_evaluations(
     job: Job, run: Callable[[str], CommandResult], sweep_run: str, *, several: bool = False
 ) -> None:
-    """Store the results in the run directory of an evaluation that has finished; of other jobs, nothing.
+    """Store the results in the run directory of a finished evaluation; do nothing for other jobs.
 
-    No verdict depends on the store: what goes wrong is logged.
+    No verdict depends on the store, so errors are only logged.
 
     :param run: runs a script on the login node
     :param sweep_run: id of the sweep's run
@@ -38,7 +38,7 @@ def store_evaluations(
         return
     try:
         stored = _store(job, sweep_job, run, sweep_run)
-    except Exception as error:  # the job has finished, whatever becomes of the store
+    except Exception as error:  # the job has finished, whether or not the store accepts its results
         log.warning("the results of %s are not stored before the report: %s", job.name, error)
     else:
         if not stored:

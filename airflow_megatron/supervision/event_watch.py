@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
+from airflow_megatron.spec.trust.json_records import real, whole, word
 from airflow_megatron.spec.trust.patterns import line_pattern
+from airflow_megatron.spec.trust.plain_text import LONGEST_LINE, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +45,37 @@ class Seen:
     def reason(self) -> str:
         """One sentence for a verdict."""
         message = f": {self.event.message}" if self.event.message else ""
-        return f"event {self.event.name!r} ({self.event.on}: {self.what}){message}"
+        return f"event {self.event.name!r} ({self.event.on}: {shown(self.what[:LONGEST_LINE])}){message}"
+
+
+@dataclass(frozen=True)
+class EventMemory:
+    """The state of an :class:`EventWatch`, with which a later watch of the attempt continues.
+
+    :param acted: name of an event → how often its action was requested
+    :param state: the last state of the job in the queue, empty if unknown
+    :param progress: time of the last progress on the cluster's clock, None if unknown
+    """
+
+    acted: Mapping[str, int] = field(default_factory=dict)
+    state: str = ""
+    progress: float | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> EventMemory:
+        """Parse the output of :meth:`to_json`, of this version or an earlier one; unknown keys are ignored."""
+        acted = value.get("acted")
+        return cls(
+            acted={str(name): whole(count, 0) for name, count in acted.items()}
+            if isinstance(acted, dict)
+            else {},
+            state=word(value.get("state")) or "",
+            progress=real(value.get("progress")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"acted": dict(self.acted), "state": self.state, "progress": self.progress}
 
 
 class EventWatch:
@@ -53,17 +85,17 @@ class EventWatch:
     :param memory: result of :meth:`memory` of an earlier watch of this attempt
     """
 
-    def __init__(self, events: Sequence[Event], memory: Mapping[str, Any] | None = None) -> None:
-        known = dict(memory or {})
+    def __init__(self, events: Sequence[Event], memory: EventMemory | None = None) -> None:
+        known = memory or EventMemory()
         self._events = tuple(events)
         self._carry = b""
-        self._state: str = known.get("state", "")
-        self._progress: float | None = known.get("progress")
-        self._acted: dict[str, int] = dict(known.get("acted", {}))
+        self._state = known.state
+        self._progress: float | None = known.progress
+        self._acted: dict[str, int] = dict(known.acted)
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> EventMemory:
         """Return the state with which a later watch of this attempt continues without repeating events."""
-        return {"acted": self._acted, "state": self._state, "progress": self._progress}
+        return EventMemory(dict(self._acted), self._state, self._progress)
 
     def work(self, observation: Observation) -> int:
         """Return the bytes that :meth:`read` will search, once for each pattern."""
@@ -120,7 +152,7 @@ class EventWatch:
     def _lines(self, chunk: bytes) -> list[str]:
         *lines, self._carry = (self._carry + chunk).split(b"\n")
         self._carry = self._carry[-_CARRY_BYTES:]
-        # the first line that matches counts: a job may repeat a line, or print empty ones, tens of thousands of times
+        # only the first matching line counts, because a job may repeat a line tens of thousands of times
         return [line.decode(errors="replace") for line in dict.fromkeys(lines)]
 
     @staticmethod

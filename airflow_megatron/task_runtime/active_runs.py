@@ -40,7 +40,7 @@ def refuse_rewired(sweep: SweepOutline, run_id: str, store: PinStore) -> None:
 
     :param sweep: the sweep of the current spec
     :param run_id: the run that plans it
-    :raises AirflowFailException: names the run and the stage
+    :raises AirflowFailException: with the run and the stage
     """
     for run, stage in rewired(sweep, run_id, store):
         if is_under_way(sweep.name, run):

@@ -21,6 +21,7 @@ class ClusterTrigger(DeferringTrigger):
     :param commands: keyword arguments of :class:`airflow_megatron.slurm.remote.profile.SlurmCommands`
     :param poll_interval: seconds between two polls of the cluster
     :param deadline: Unix time after which to stop waiting, or None
+    :param base: as for :class:`~airflow_megatron.task_runtime.deferring_trigger.DeferringTrigger`
     """
 
     def __init__(
@@ -30,8 +31,9 @@ class ClusterTrigger(DeferringTrigger):
         commands: Mapping[str, Any],
         poll_interval: float = 15.0,
         deadline: float | None = None,
+        **base: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**base)
         self.ssh_conn_id = ssh_conn_id
         self.commands = dict(commands)
         self.poll_interval = poll_interval

@@ -6,21 +6,21 @@ import asyncio
 import functools
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.supervision.condition_watch import ConditionResult, ConditionWatch, OwnAttempt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from airflow_megatron.slurm.polling.poller import Poller, Subscription
+    from airflow_megatron.spec.model.conditions import Condition
 
 
 MOST_WORK: Final = 10_000
-"""Bytes that are searched in the event loop; a pattern takes at most 4 µs for one."""
+"""Maximum number of bytes that are searched in the event loop; a pattern takes at most 4 µs per byte."""
 _THREADS: Final = 2
-"""Threads for more work; polls of clusters have threads of their own, so that no job delays them."""
+"""Threads for more work; polls of clusters have separate threads, so that no job delays them."""
 _Result = TypeVar("_Result")
 
 
@@ -30,9 +30,9 @@ def _threads() -> ThreadPoolExecutor:
 
 
 async def beside_the_loop(work: int, function: Callable[[], _Result]) -> _Result:
-    """Call a function: in a thread if it may hold the event loop, on which all jobs are watched.
+    """Call a function, in a thread if it may block the event loop, which polls all jobs.
 
-    :param work: bytes that it searches, once for each pattern, or as much other work
+    :param work: number of bytes that it searches, once for each pattern, or an equivalent amount of other work
     """
     if work <= MOST_WORK:
         return function()
@@ -83,21 +83,19 @@ class ConditionFollower:
 @asynccontextmanager
 async def followed(
     poller: Poller,
-    condition: Mapping[str, Any] | None,
+    condition: Condition | None,
     attempts: Mapping[str, int],
     check_interval: float = 0.0,
     own: OwnAttempt | None = None,
 ) -> AsyncIterator[ConditionFollower]:
     """Evaluate a condition at each poll of a cluster while the context is open.
 
-    :param condition: JSON of :meth:`airflow_megatron.spec.model.conditions.Condition.to_json`, or None
+    :param condition: the condition, or None
     :param attempts: stage directory → first attempt whose verdict counts
     :param check_interval: seconds between two runs of a command
     :param own: the attempt whose condition it is
     """
-    watch = (
-        ConditionWatch(Condition.from_json(condition), attempts, check_interval, own) if condition else None
-    )
+    watch = ConditionWatch(condition, attempts, check_interval, own) if condition is not None else None
     async with AsyncExitStack() as stack:
         subscriptions = [
             await stack.enter_async_context(poller.subscribe(question))

@@ -1,32 +1,49 @@
-"""Base of all triggers: the serialization for Airflow's database, and the earliest time of the event."""
+"""Bases of all triggers and of the tasks that defer: serialization, the time of the event, and whose event it is."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import time
+import uuid
+from collections.abc import Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.configuration import conf
-from airflow.triggers.base import BaseTrigger
+from airflow.sdk import BaseOperator
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_megatron.spec.trust.plain_text import storable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
+    from datetime import timedelta
 
-    from airflow.triggers.base import TriggerEvent
+    from airflow.sdk import Context
 
 HEARTBEATS_OF_A_WORKER = 1.5
 """Maximum delay in seconds until a worker detects and reports the end of its task's process (one heartbeat)."""
+_NONCE: Final = "nonce"
+"""Key of an event."""
+_WAIT: Final = "wait"
+"""Keyword argument with which a task defers: path and arguments of its trigger."""
 
 
 class DeferringTrigger(BaseTrigger):
-    """A trigger that keeps every keyword argument of its constructor, and its bases', in an attribute of that name.
+    """A trigger that stores each argument of its constructor, and its bases', in an attribute of that name.
 
-    An event that comes before the scheduler knows that the worker which deferred has ended makes the resumed task fail:
+    If an event arrives before the scheduler has recorded the end of the deferring worker, the resumed task fails:
     "executor reported that the task instance finished with state success, but the task instance's state attribute is
-    running". The first event is therefore held back for as long as that takes.
+    running". The first event is therefore delayed until then.
+
+    :param nonce: identifies the wait of one task, and comes back in the event; empty in triggers of older versions
     """
+
+    def __init__(self, *, nonce: str = "") -> None:
+        super().__init__()
+        self.nonce = nonce
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and every argument."""
@@ -45,10 +62,54 @@ class DeferringTrigger(BaseTrigger):
         raise NotImplementedError
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield the event of :meth:`wait`, but not before the worker that deferred has ended."""
+        """Yield the event of :meth:`wait`, but not before the worker that deferred has ended.
+
+        The triggerer would end with PostgreSQL's error about an event that cannot be stored, and all triggers with it.
+        """
         heartbeat = conf.getint("workers", "min_heartbeat_interval")
         earliest = time.monotonic() + HEARTBEATS_OF_A_WORKER * heartbeat
         async with aclosing(self.wait()) as events:
             async for event in events:
                 await asyncio.sleep(max(0.0, earliest - time.monotonic()))
-                yield event
+                payload = storable(event.payload)
+                yield TriggerEvent({**payload, _NONCE: self.nonce} if self.nonce else payload)
+
+
+class DeferringTask(BaseOperator):
+    """An operator or sensor that defers again if it is sent the event of another task's trigger.
+
+    On SQLite, Airflow gives the number of a deleted trigger to the next one, and then delivers to a task the event of
+    another's trigger that it has not stopped yet. Tasks that an older version has deferred, and those in ``airflow dags
+    test``, which loses the arguments of ``defer``, accept every event.
+    """
+
+    def defer(
+        self,
+        *,
+        trigger: BaseTrigger,
+        method_name: str,
+        kwargs: dict[str, Any] | None = None,
+        timeout: timedelta | int | float | None = None,
+    ) -> NoReturn:
+        """Defer the task, and remember its trigger."""
+        if isinstance(trigger, DeferringTrigger):
+            trigger.nonce = uuid.uuid4().hex
+            kwargs = {**(kwargs or {}), _WAIT: list(trigger.serialize())}
+        super().defer(trigger=trigger, method_name=method_name, kwargs=kwargs, timeout=timeout)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume the task after its own trigger has fired."""
+        given = dict(next_kwargs or {})
+        wait, nonce, is_event = given.pop(_WAIT, None), None, "event" in given
+        if isinstance(given.get("event"), Mapping):
+            given["event"] = dict(given["event"])
+            nonce = given["event"].pop(_NONCE, None)
+        if wait is not None and is_event:
+            path, arguments = wait
+            if nonce != arguments[_NONCE]:
+                del given["event"]
+                self.log.warning("this task was sent the event of another task's trigger; waiting again")
+                module, _, name = path.rpartition(".")
+                trigger = getattr(importlib.import_module(module), name)(**arguments)
+                self.defer(trigger=trigger, method_name=next_method, kwargs=given)
+        return super().resume_execution(next_method, given, context)

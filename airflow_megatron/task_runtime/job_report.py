@@ -9,10 +9,11 @@ import pendulum
 
 from airflow_megatron.megatron.logs.log_lines import ErrorRecord, IterationRecord, LogParser, MarkerRecord
 from airflow_megatron.slurm.verdicts.unknown_state import UnknownState
+from airflow_megatron.supervision.attempt_memory import LogMemory
 from airflow_megatron.supervision.live_log import BYTES_PER_ATTEMPT, LiveLog, harmless
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from airflow_megatron.megatron.logs.log_lines import Record
     from airflow_megatron.results.store.job_rows import JobRows
@@ -48,21 +49,21 @@ class JobReport:
         self,
         log: Any,
         log_file: str,
-        memory: Mapping[str, Any] | None = None,
+        memory: LogMemory | None = None,
         log_from: int = 0,
         rows: JobRows | None = None,
     ) -> None:
-        known = dict(memory or {})
+        known = memory or LogMemory()
         self._log = log
         self._log_file = log_file
-        self._live = LiveLog(known.get("shown_bytes", 0), known.get("left_out", 0))
+        self._live = LiveLog(known.shown_bytes, known.left_out)
         self._rows = rows
         self._said = ""
         self._uncertainty = UnknownState()
         self._next_progress = 0.0
         self._iterations = False
         self._empty_polls = 0
-        self._shown: int = max(known.get("offset", 0), log_from)
+        self._shown = max(known.offset, log_from)
         self._parser = LogParser(self._shown)
         # the shown part is read again to search it for the line that explains an end
         self.position = max(log_from, self._shown - LOG_TAIL_BYTES // 2)
@@ -72,18 +73,18 @@ class JobReport:
         self.progressed = False
         self.tail = bytearray()
         self.error: str | None = None
-        self.began: int | None = known.get("began")
-        self.reached: int | None = known.get("reached")
+        self.began: int | None = known.began
+        self.reached: int | None = known.reached
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> LogMemory:
         """Return the state with which a later report on this attempt continues; it reads an incomplete line again."""
-        return {
-            "offset": self._shown - self._live.pending_bytes,
-            "shown_bytes": self._live.shown_bytes,
-            "left_out": self._live.left_out,
-            "began": self.began,
-            "reached": self.reached,
-        }
+        return LogMemory(
+            offset=self._shown - self._live.pending_bytes,
+            shown_bytes=self._live.shown_bytes,
+            left_out=self._live.left_out,
+            began=self.began,
+            reached=self.reached,
+        )
 
     def read(self, observation: Observation) -> None:
         """Read the new log bytes of an observation."""
@@ -132,7 +133,7 @@ class JobReport:
         self._shown = max(self._shown, self.position)
         self._parser = LogParser(self._shown)
         self._log.warning(
-            "%d bytes of the job's log are passed over; the whole log: %s",
+            "%d bytes of the job's log are left out; the whole log: %s",
             behind - LOG_TAIL_BYTES,
             self._log_file,
         )
@@ -192,9 +193,9 @@ class JobReport:
         for marker in markers:
             if not any(marker.text in line for line in excerpt.lines):
                 self._log.info("job log: %s", marker.kind)
-        self._tell_progress([record for record in records if isinstance(record, IterationRecord)])
+        self._log_progress([record for record in records if isinstance(record, IterationRecord)])
 
-    def _tell_progress(self, records: Sequence[IterationRecord]) -> None:
+    def _log_progress(self, records: Sequence[IterationRecord]) -> None:
         now = time.monotonic()
         if records and (now >= self._next_progress or records[-1].iteration == records[-1].train_iters):
             self._next_progress = now + PROGRESS_PAUSE_S

@@ -22,8 +22,8 @@ class PointRunError(AirflowMegatronError, RuntimeError):
 def point_run_id(point: str, number: int = 1) -> str:
     """Return the id of a point's run: its name, with ``~2`` after it for the second run.
 
-    Airflow allows ``[A-Za-z0-9_.~:+-]`` in a run id. Of what a point's name may hold only ``=`` is not in it; ``:``
-    and ``~`` cannot be in a name.
+    Airflow allows ``[A-Za-z0-9_.~:+-]`` in a run id. Of the characters of a point's name, only ``=`` is not allowed in
+    a run id; a name never contains ``:`` or ``~``.
     """
     name = point.replace("=", ":")
     return name if number == 1 else f"{name}~{number}"

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 SWEEP_KEYS: Final = ("points", "limit", "cluster", "dry_run", "fresh_start")
-"""Of a sweep's run."""
+"""Keys of a sweep's run."""
 POINT_KEYS: Final = ("point", "cluster", "fresh_start")
-"""Of a point's run that a person starts."""
+"""Keys of a point's run that a user starts."""
 LAUNCHED_POINT_KEYS: Final = (*POINT_KEYS, "pin", "run", "digest", "submitted")
-"""Of a point's run that the sweep's run starts: the plan that it works on, and what is submitted already."""
+"""Keys of a point's run that the sweep's run starts: its plan, and the attempts that are already submitted."""
 _KEYS_BEFORE_PINS: Final = {"point", "digest", "cluster", "fresh_start", "jobs", "submitted"}
 
 
 _MAX_TEXT: Final = 20_000
-"""Characters of a text."""
+"""Maximum number of characters of a text."""
 
 
 def _is_text(value: Any) -> bool:
@@ -72,11 +72,11 @@ def is_from_before_pins(conf: Mapping[str, Any], run: Any) -> bool:
 
 
 def refuse_unknown_keys(conf: Mapping[str, Any] | None, known: Iterable[str]) -> None:
-    """Fail before anything is submitted when a run's configuration holds an unknown key or a value of a wrong kind.
+    """Fail before any submission if a run's configuration has an unknown key or a value of a wrong type.
 
     :param conf: the configuration
-    :param known: the keys that are read; ``None`` stands for a key that is left out
-    :raises AirflowFailException: naming the key, and near names or what is expected
+    :param known: the keys that are read; ``None`` is the value of a missing key
+    :raises AirflowFailException: with the key, and similar names or the expected value
     """
     names = sorted(known)
     for key in conf or {}:

@@ -1,4 +1,4 @@
-"""Task order under ``airflow dags test``, which runs one task at a time to its end.
+"""Task order under ``airflow dags test``, which runs one task at a time until it ends.
 
 A task that waits for the output of a job would wait forever if an attempt ends without it: the watch task, which judges
 the attempt and submits the next one, cannot run in the meantime. The waiting task therefore yields to it.

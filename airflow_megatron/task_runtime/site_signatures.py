@@ -1,4 +1,4 @@
-"""A cluster profile's own signatures in a process that waits for thousands of jobs."""
+"""Signatures of a cluster profile, cached for a process that watches thousands of jobs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def site_signatures(files: Mapping[str, str] | Sequence[str], log: Any) -> tuple[Signature, ...]:
-    """Return the catalogue of a site, read once for each state of its files; the shipped one when they cannot be read.
+    """Return the catalogue of a site, read once per version of its files; the shipped one if they cannot be read.
 
-    A file that broke after the sweep was checked must not end the wait for a job.
+    A file that became invalid after the check of the sweep must not end the wait for a job.
 
-    :param files: name → content, as the run has pinned them; or names relative to the folder of the cluster profiles
-    :param log: gets the problems
+    :param files: name → content, from the run's pin; or names relative to the folder of the cluster profiles
+    :param log: logger for problems
     """
     if not files:
         return shipped_signatures()

@@ -1,7 +1,7 @@
 """Termination of ``airflow dags test`` by SIGTERM.
 
-There, one process runs all tasks, and Airflow answers SIGTERM with the ``on_kill`` of the task alone: the next task
-would begin. Jobs stay in Slurm as they do when a scheduler is stopped; the next run takes them up.
+There, one process runs all tasks. On SIGTERM, Airflow calls only the ``on_kill`` of the current task, and the next
+task would begin. As after a stop of the scheduler, jobs stay in Slurm, and the next run continues with them.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import CommsDecoder
 
 EXIT_STATUS: Final = 143
-"""What a shell reports of a process that SIGTERM ended."""
+"""Exit status by which shells report an end by SIGTERM."""
 _LONGEST_RECORD_S: Final = 5.0
 
 
 class EndsTestRun:
-    """An operator or sensor whose ``on_kill`` ends ``airflow dags test``; in a worker it does nothing."""
+    """An operator or sensor whose ``on_kill`` ends ``airflow dags test``; in a worker, ``on_kill`` does nothing."""
 
     def on_kill(self) -> None:
-        """End the process where it runs all tasks of the run."""
+        """End the process if it runs all tasks of the run."""
         comms = getattr(task_runner, "SUPERVISOR_COMMS", None)
         if isinstance(comms, CommsDecoder):
             return
         self.end_helpers()
-        # the interrupted task may lock the database, so do not wait for the record
+        # the interrupted task may hold a lock of the database, so do not wait for the record
         record = threading.Thread(target=_record_end, args=(_run_of(self),), daemon=True)
         record.start()
         record.join(_LONGEST_RECORD_S)
@@ -55,7 +55,7 @@ def _run_of(operator: Any) -> tuple[str, str] | None:
 
 
 def _record_end(run: tuple[str, str] | None) -> None:
-    """Record that a run has failed: a scheduler that starts later would continue with it otherwise."""
+    """Record that a run has failed; otherwise a scheduler that starts later would continue it."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState

@@ -31,7 +31,7 @@ CHANGED: Final = "changed since this run was planned"
 
 
 def stored_plan(reference: Mapping[str, Any] | str | None) -> PinnedSweep:
-    """Return the plan that ``plan`` returned a reference to.
+    """Return the plan to which the result of ``plan`` refers.
 
     :raises AirflowFailException: if it cannot be read
     """
@@ -55,7 +55,7 @@ def job_plan_environment(job: Job) -> PlanEnvironment:
 
 
 def cluster_profile(cluster: str, pin: str) -> ClusterProfile:
-    """Return a cluster profile as a stored plan holds it, as it is now where there is none.
+    """Return the cluster profile in a stored plan; without a plan, the current profile.
 
     :raises AirflowFailException: if it cannot be read
     """
@@ -68,7 +68,7 @@ def cluster_profile(cluster: str, pin: str) -> ClusterProfile:
 def newest_plan(sweep: str, run_id: str, store: PinStore | None = None) -> PinnedSweep:
     """Return the newest pinned plan of a sweep's run.
 
-    :raises PinError: if the run has pinned nothing, or it cannot be read
+    :raises PinError: if the run has no plan, or it cannot be read
     """
     store = store or PinStore()
     digest = store.newest(sweep, run_id)
@@ -87,7 +87,7 @@ def planned_job(context: Context, source: str, stage: str) -> dict[str, Any] | N
     This is the job with which the run started. In a task that a user has cleared, it is the job in the newest plan of
     the sweep's run, because a user who has cleared ``plan`` after a correction expects the new plan.
 
-    :param source: the task that has pushed it
+    :param source: id of the task that pushed it
     :param stage: name of the stage
     """
     job: dict[str, Any] | None = context["ti"].xcom_pull(task_ids=source, key=stage)
@@ -103,14 +103,14 @@ def planned_job(context: Context, source: str, stage: str) -> dict[str, Any] | N
             return job
         jobs = newest.jobs_of(str(conf["point"]))
     except PinError:
-        return job  # the stages that it pushed are still there
+        return job  # the stages that it pushed still exist
     return next((found.to_json() for found in jobs if found.stage == stage), None)
 
 
 def job_paths(job: Mapping[str, Any] | None, stage: str) -> dict[str, str | None]:
-    """Return where a job writes, for the templates of a task: ``stage_dir``, ``checkpoint_dir``, ``log_pattern``.
+    """Return the paths of a job for the templates of a task: ``stage_dir``, ``checkpoint_dir``, ``log_pattern``.
 
-    :param job: the job, as :func:`planned_job` gives it; with None there are no paths
+    :param job: result of :func:`planned_job`; for None there are no paths
     :param stage: name of its stage
     """
     if not job:
@@ -128,13 +128,13 @@ MACROS: Final = {"planned_job": planned_job, "job_paths": job_paths}
 
 
 def pinned_by(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> tuple[str, str]:
-    """Return DAG and run that have pinned what a run executes: the sweep's that has launched it, or itself."""
+    """Return DAG and run with the pin that a run uses: those of the launching run of the sweep, or its own."""
     launched_by = conf.get("run")
     return (sweep_of(dag_id), str(launched_by)) if launched_by else (dag_id, run_id)
 
 
 def pinned_outline(context: Context) -> SweepOutline | None:
-    """Return the outline that a task's run has pinned last; None for one that has pinned nothing that can be read."""
+    """Return the newest outline that a task's run has pinned; None if there is no readable one."""
     task_instance, run = context["ti"], context.get("dag_run")
     store = PinStore()
     digest = store.newest(*pinned_by(task_instance.dag_id, task_instance.run_id, (run and run.conf) or {}))
@@ -155,14 +155,14 @@ def without_job() -> AirflowSkipException:
     if pinned is None or any(instance.name == stage for instance in pinned.tree):
         return AirflowSkipException(_NO_STAGE)
     launched_by = (context["dag_run"].conf or {}).get("run")
-    clear = _what_to_clear(pinned.name, task_instance.dag_id, launched_by)
+    clear = _clear_hint(pinned.name, task_instance.dag_id, launched_by)
     return AirflowSkipException(
         f"this run was planned before the spec had a stage {stage!r}; to run it, {clear}"
     )
 
 
 def report_changes(context: Context, job: Job, log: Any) -> None:
-    """Warn in the log of a task that was cleared when the spec is another than the one that it executes."""
+    """Warn in the log of a cleared task if the spec has changed since the run was planned."""
     if not job.pin:
         return
     try:
@@ -175,17 +175,17 @@ def report_changes(context: Context, job: Job, log: Any) -> None:
 
 
 def changed_message(changed: list[str], sweep: str, dag_id: str, launched_by: str | None) -> str:
-    """Return what has changed since a run was planned, and what to clear to take it.
+    """Return a message: what has changed since a run was planned, and what to clear to use the changes.
 
-    :param changed: names of what has changed
+    :param changed: names of the changed sources
     :param dag_id: the DAG of the run
-    :param launched_by: the sweep's run that has launched it, where one has
+    :param launched_by: the sweep's run that launched it, None for a run that a user started
     """
-    clear = _what_to_clear(sweep, dag_id, launched_by)
+    clear = _clear_hint(sweep, dag_id, launched_by)
     return f"{CHANGED}: {', '.join(changed)}. Its tasks execute what was planned; to take the change, {clear}"
 
 
-def _what_to_clear(sweep: str, dag_id: str, launched_by: str | None) -> str:
+def _clear_hint(sweep: str, dag_id: str, launched_by: str | None) -> str:
     if dag_id == sweep:
         return "clear `plan` of this run, with what follows it"
     if launched_by:

@@ -1,4 +1,4 @@
-"""Number of a task's try."""
+"""Tries of a task."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def just_cleared(context: Context) -> bool:
-    """Return whether a person cleared the task and this is its first try since.
+    """Return whether a user cleared the task and this is its first try since then.
 
-    Airflow tries a task again by itself too: when its worker was killed, and when the scheduler handles the end of a
-    process that deferred only after the trigger has fired (it takes the resumed task for one that was killed). Clearing
+    Airflow also retries a task by itself. It does so after its worker was killed, and if the scheduler handles the end
+    of the deferring process only after the trigger has fired (the resumed task then looks like a killed one). Clearing
     sets ``max_tries`` to the tries so far plus ``retries`` (``clear_task_instances`` in
     ``airflow/models/taskinstance.py``).
     """

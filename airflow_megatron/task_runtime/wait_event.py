@@ -1,4 +1,4 @@
-"""Event of a trigger that waits for something to hold, to exist or to be written."""
+"""Event of a trigger that waits for a condition, a checkpoint or a line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WaitEvent:
-    """How a wait has ended.
+    """The end of a wait.
 
-    :param status: ``holds``, ``complete`` or ``found`` when what was waited for is there; ``finished`` when it is not
-        needed any more; ``missed`` when it cannot come any more; ``timeout``
+    :param status: ``holds``, ``complete`` or ``found`` for a successful wait; ``finished`` if it is no longer needed;
+        ``missed`` if it can no longer succeed; ``timeout``
     :param reason: one sentence
-    :param path: of the checkpoint that is complete
-    :param line: the line that was found
-    :param carry: what the trigger was given to hand back
+    :param path: path of the complete checkpoint
+    :param line: the matching line
+    :param carry: data of the task that the trigger returns unchanged
     """
 
     status: str
@@ -31,7 +31,7 @@ class WaitEvent:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> WaitEvent:
-        """Return the event that :meth:`to_json` wrote; unknown keys are ignored."""
+        """Parse the output of :meth:`to_json`; unknown keys are ignored."""
         carry = value.get("carry")
         return cls(
             status=str(value.get("status")),
@@ -47,5 +47,5 @@ class WaitEvent:
 
     @property
     def is_timeout(self) -> bool:
-        """Whether the wait is over before anything has happened."""
+        """Whether the wait ended without a result."""
         return self.status == "timeout"

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class CheckpointTrigger(ProducedFileTrigger):
     """Wait until ``checkpoint_dir`` holds a complete checkpoint of ``iteration``.
 
-    Yields one event: ``{"status": "complete", "path": …}``, ``{"status": "missed", "reason": …}`` when the job that
-    should save it has ended without, or ``{"status": "timeout"}``.
+    Yields one event: ``{"status": "complete", "path": …}``, ``{"status": "missed", "reason": …}`` if the job that
+    should save it has ended without it, or ``{"status": "timeout"}``.
 
     :param checkpoint_dir: Megatron's ``--save`` directory
-    :param iteration: the iteration, exactly
+    :param iteration: the exact iteration
     :param kwargs: as for :class:`~airflow_megatron.task_runtime.file_trigger.ProducedFileTrigger`
     """
 

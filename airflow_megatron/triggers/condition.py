@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
+from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.supervision.condition_watch import ConditionResult
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.task_runtime.condition_follower import followed
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 class ConditionTrigger(ClusterTrigger):
     """Wait until a condition holds.
 
-    Yields one event: ``{"status": "holds"}``, ``{"status": "finished"}`` when the finish condition holds already,
-    ``{"status": "missed", "reason": …}`` when it cannot hold any more, or ``{"status": "timeout", "reason": …}``; each
+    Yields one event: ``{"status": "holds"}``, ``{"status": "finished"}`` if the finish condition already holds,
+    ``{"status": "missed", "reason": …}`` if it can no longer hold, or ``{"status": "timeout", "reason": …}``; each
     with ``carry``.
 
-    :param condition: as :meth:`airflow_megatron.spec.model.conditions.Condition.to_json` gives it
-    :param attempts: stage directory → attempt from which on a verdict counts
+    :param condition: JSON of :meth:`airflow_megatron.spec.model.conditions.Condition.to_json`
+    :param attempts: stage directory → first attempt whose verdict counts
     :param check_interval: seconds between two runs of a command
     :param finish: finish condition of the job, which ends the wait too
     :param carry: data that the event returns unchanged
@@ -50,9 +51,11 @@ class ConditionTrigger(ClusterTrigger):
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Evaluate the condition at every poll of the cluster; wait while the cluster is not available."""
         logged = ""
+        condition = Condition.from_json(self.condition)
+        end = Condition.from_json(self.finish) if self.finish else None
         async with (
-            followed(self.poller, self.condition, self.attempts, self.check_interval) as follower,
-            followed(self.poller, self.finish, self.attempts, self.check_interval) as finish,
+            followed(self.poller, condition, self.attempts, self.check_interval) as follower,
+            followed(self.poller, end, self.attempts, self.check_interval) as finish,
         ):
             while True:
                 truth, finished = await follower.look(), await finish.look()

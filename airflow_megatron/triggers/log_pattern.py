@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class LogPatternTrigger(ProducedFileTrigger):
     """Wait until a line of ``log_file`` matches ``pattern``.
 
-    Yields one event: ``{"status": "found", "line": …}``, ``{"status": "missed", "reason": …}`` when the job that writes
-    the log has ended without, or ``{"status": "timeout"}``.
+    Yields one event: ``{"status": "found", "line": …}``, ``{"status": "missed", "reason": …}`` if the job that writes
+    the log has ended without it, or ``{"status": "timeout"}``.
 
-    :param log_file: the log on the cluster; with ``{attempt}`` in it the logs of all attempts from
-        ``producer_attempt`` on, one after the other
+    :param log_file: the log on the cluster; with ``{attempt}`` in it, the logs of all attempts from
+        ``producer_attempt`` on, in order
     :param pattern: regular expression, searched in each line
     :param kwargs: as for :class:`~airflow_megatron.task_runtime.file_trigger.ProducedFileTrigger`
     """
@@ -38,7 +38,7 @@ class LogPatternTrigger(ProducedFileTrigger):
         producer = self.producer_dir or ""
         condition = Condition("log", path=self.log_file, pattern=self.pattern, producer=producer)
         runs = {producer: self.producer_attempt}
-        async with followed(self.poller, condition.to_json(), runs) as follower:
+        async with followed(self.poller, condition, runs) as follower:
             while True:
                 truth = await follower.look()
                 if truth is ConditionResult.YES:

@@ -1,4 +1,4 @@
-"""Trigger that waits for a while."""
+"""Trigger that waits until a given time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import LoginExpiredError
 
 LOGIN_PAUSE_S: Final = 60.0
-"""Seconds until a task that waits for a login asks again."""
+"""Seconds between two checks of a task that waits for a login."""
 
 
 class PauseTrigger(DeferringTrigger):
@@ -27,10 +27,11 @@ class PauseTrigger(DeferringTrigger):
 
     :param until: Unix time
     :param carry: payload of the event
+    :param base: as for :class:`~airflow_megatron.task_runtime.deferring_trigger.DeferringTrigger`
     """
 
-    def __init__(self, *, until: float, carry: Mapping[str, Any] | None = None) -> None:
-        super().__init__()
+    def __init__(self, *, until: float, carry: Mapping[str, Any] | None = None, **base: Any) -> None:
+        super().__init__(**base)
         self.until = until
         self.carry = dict(carry or {})
 
@@ -43,8 +44,8 @@ class PauseTrigger(DeferringTrigger):
 def wait_for_login(operator: BaseOperator, error: LoginExpiredError, method_name: str) -> NoReturn:
     """Defer a task until its login may work again.
 
-    :param operator: of the task
-    :param error: why it waits
+    :param operator: operator of the task
+    :param error: reason of the wait
     :param method_name: method of the operator that continues
     """
     operator.log.warning("%s; waiting", error)

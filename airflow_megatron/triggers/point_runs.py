@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TriggerEvent
@@ -35,11 +35,14 @@ class PointRunsTrigger(DeferringTrigger):
 
     :param dag_id: the point DAG
     :param run_ids: its runs
-    :param poll_interval: seconds between two polls at Airflow's database
+    :param poll_interval: seconds between two queries of Airflow's database
+    :param base: as for :class:`~airflow_megatron.task_runtime.deferring_trigger.DeferringTrigger`
     """
 
-    def __init__(self, *, dag_id: str, run_ids: Sequence[str], poll_interval: float = 15.0) -> None:
-        super().__init__()
+    def __init__(
+        self, *, dag_id: str, run_ids: Sequence[str], poll_interval: float = 15.0, **base: Any
+    ) -> None:
+        super().__init__(**base)
         self.dag_id = dag_id
         self.run_ids = list(run_ids)
         self.poll_interval = poll_interval

@@ -35,6 +35,7 @@ class QueueRoomTrigger(DeferringTrigger):
     :param recovers: whether it waits for the controller or for disk space
     :param poll_interval: seconds between two polls of the cluster
     :param carry: payload of the event
+    :param base: as for :class:`~airflow_megatron.task_runtime.deferring_trigger.DeferringTrigger`
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class QueueRoomTrigger(DeferringTrigger):
         recovers: bool = False,
         poll_interval: float = 15.0,
         carry: Mapping[str, Any] | None = None,
+        **base: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**base)
         self.ssh_conn_id = ssh_conn_id
         self.commands = dict(commands)
         self.job_name = job_name

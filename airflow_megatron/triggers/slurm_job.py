@@ -7,41 +7,33 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.hooks.job_secrets import mask_secrets
-from airflow_megatron.hooks.late_cancellations import carry_out_later
+from airflow_megatron.hooks.late_cancellations import cancel_killed, carry_out_later
 from airflow_megatron.megatron.checkpoints.completeness import checkpoint_verdict
-from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
+from airflow_megatron.megatron.health.training_health import Alarm, HealthSettings, TrainingHealth
 from airflow_megatron.megatron.logs.final_evaluation import missing_evaluation
 from airflow_megatron.megatron.logs.resume_check import ResumeCheck
 from airflow_megatron.results.store.job_rows import JobRows, source_of
-from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Watch
 from airflow_megatron.slurm.verdicts.missing_job import MissingJob
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.progress import Progress
-from airflow_megatron.slurm.verdicts.stage_records import RemoteWriteError
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict
 from airflow_megatron.spec.layout.run_layout import AttemptDir
 from airflow_megatron.spec.layout.tracker import tracked_iteration
-from airflow_megatron.spec.model.conditions import Event
-from airflow_megatron.spec.model.schema import HealthSection
 from airflow_megatron.supervision.attempt_follower import AttemptFollower, OwnConditions
-from airflow_megatron.supervision.condition_watch import ConditionResult, OwnAttempt
+from airflow_megatron.supervision.attempt_memory import AttemptMemory
+from airflow_megatron.supervision.condition_watch import AttemptConditions, ConditionResult, OwnAttempt
 from airflow_megatron.supervision.event_watch import EventWatch
 from airflow_megatron.supervision.job_event import JobEvent
-from airflow_megatron.supervision.submission.remembered_cancellations import (
-    Cancellation,
-    cancel_attempt,
-    carry_out,
-    remember,
-)
+from airflow_megatron.supervision.submission.remembered_cancellations import Cancellation
 from airflow_megatron.task_runtime.cluster_poller import trigger_hook
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.task_runtime.condition_follower import beside_the_loop, followed
@@ -53,6 +45,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from airflow_megatron.slurm.states.observation import Observation
+    from airflow_megatron.spec.model.conditions import Condition
     from airflow_megatron.task_runtime.condition_follower import ConditionFollower
 
 ON_KILL_STEP_S = 6.0
@@ -85,11 +78,8 @@ class SlurmJobTrigger(ClusterTrigger):
     :param chained: whether attempts may be queued behind this one; they are cancelled with it
     :param behind: directories of stages that may be queued behind this one, whose queued attempts are cancelled with
         it; a stage precedes the stages that it waits for
-    :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``;
-        ``runs``: stage directory → the first attempt of its present run
-    :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.model.schema.HealthSection`) and
-    ``intervals``, the
-        numbers of iterations after which it saves or validates
+    :param conditions: JSON of :class:`airflow_megatron.supervision.condition_watch.AttemptConditions`
+    :param health: of a training: JSON of :class:`airflow_megatron.megatron.health.training_health.HealthSettings`
     :param memory: state of an earlier trigger of this attempt, from the ``memory`` of its event
     :param resumes_from: iteration of the checkpoint that training must load, 0 for none
     :param log_from: offset of this attempt's output in its log, in bytes; attempts may share a log
@@ -150,6 +140,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.conditions = dict(conditions or {})
         self.health = dict(health or {})
         self.memory = dict(memory or {})
+        self._earlier = AttemptMemory.from_json(self.memory)
         self.resumes_from = resumes_from
         self.log_from = log_from
         self.signatures = dict(signatures) if isinstance(signatures, Mapping) else list(signatures)
@@ -162,14 +153,14 @@ class SlurmJobTrigger(ClusterTrigger):
         """Watch the job; wait while the cluster is not available."""
         carry_out_later()
         if self.secrets:
-            await asyncio.to_thread(mask_secrets, self.secrets)  # in a thread, as connections are looked up
+            await asyncio.to_thread(
+                mask_secrets, self.secrets
+            )  # in a thread, because connections are looked up
         rows = self._rows()
-        report = JobReport(self.log, self.log_file, self.memory.get("log"), self.log_from, rows)
+        report = JobReport(self.log, self.log_file, self._earlier.log, self.log_from, rows)
         # skip the part of the log that was read before
-        resume = ResumeCheck(0 if self.memory.get("log") else self.resumes_from)
-        events = EventWatch(
-            [Event.from_json(item) for item in self.conditions.get("events", ())], self.memory.get("events")
-        )
+        resume = ResumeCheck(0 if self._earlier.log is not None else self.resumes_from)
+        events = EventWatch(self._watched_for.events, self._earlier.events)
         health = self._training_health()
         follower = AttemptFollower(
             self._expectation(),
@@ -178,8 +169,8 @@ class SlurmJobTrigger(ClusterTrigger):
         )
         async with (
             self.poller.subscribe(self._watch(report.position)) as subscription,
-            self._condition("cancel") as cancel,
-            self._condition("finish") as finish,
+            self._followed(self._watched_for.cancel) as cancel,
+            self._followed(self._watched_for.finish) as finish,
         ):
             async for observation in subscription:
                 report.read(observation)
@@ -201,7 +192,7 @@ class SlurmJobTrigger(ClusterTrigger):
                 if skipped_to is not None:
                     subscription.update(log_offset=skipped_to)
                 if look.is_cancelled:
-                    reason = f"its cancel condition holds: {self.conditions['cancel_text']}"
+                    reason = f"its cancel condition holds: {self._watched_for.cancel_text}"
                     yield self._event(report, seen=(Occurrence("cancel", reason),))
                     return
                 if look.has_ended:
@@ -227,10 +218,12 @@ class SlurmJobTrigger(ClusterTrigger):
                 showed += [_occurrence(alarm) for alarm in _alarms(health, observation, report)]
                 seen = follower.see(showed)
                 if seen:
-                    memory: dict[str, Any] = {"log": report.memory(), "events": events.memory()}
-                    memory["announced"] = follower.announced
-                    if health is not None:
-                        memory["health"] = health.memory()
+                    memory = AttemptMemory(
+                        log=report.memory(),
+                        events=events.memory(),
+                        health=health.memory() if health is not None else None,
+                        announced=follower.announced,
+                    )
                     yield self._event(report, seen=tuple(seen), memory=memory)
                     return
                 if self.is_overdue:
@@ -243,9 +236,14 @@ class SlurmJobTrigger(ClusterTrigger):
         source = source_of(self.results, attempt=number, job_id=self.job_id, log=self.log_file)
         return JobRows(source, hide=_hidden if self.secrets else None) if source else None
 
-    def _condition(self, name: str) -> AbstractAsyncContextManager[ConditionFollower]:
-        interval = float(self.conditions.get("check_interval") or 0.0)
-        return followed(self.poller, self.conditions.get(name), self._runs(), interval, self._own())
+    @cached_property
+    def _watched_for(self) -> AttemptConditions:
+        """The conditions and events of the job."""
+        return AttemptConditions.from_json(self.conditions)
+
+    def _followed(self, condition: Condition | None) -> AbstractAsyncContextManager[ConditionFollower]:
+        interval = self._watched_for.check_interval
+        return followed(self.poller, condition, self._runs(), interval, self._own())
 
     def _own(self) -> OwnAttempt:
         """Return this attempt, for conditions on the job itself."""
@@ -255,13 +253,11 @@ class SlurmJobTrigger(ClusterTrigger):
     def _runs(self) -> dict[str, int]:
         """Return the first attempt of the current run of each stage that conditions refer to."""
         own = self._own()
-        return {own.stage_dir: own.number, **self.conditions.get("runs", {})}
+        return {own.stage_dir: own.number, **self._watched_for.runs}
 
     def _training_health(self) -> TrainingHealth | None:
-        if not self.health:
-            return None
-        rules = HealthSection.model_validate(self.health["rules"])
-        return TrainingHealth(rules, self.health.get("intervals", ()), self.memory.get("health"))
+        settings = HealthSettings.from_json(self.health)
+        return TrainingHealth(settings, self._earlier.health) if settings is not None else None
 
     async def _seen(
         self, events: EventWatch, observation: Observation, report: JobReport, end: Verdict | None = None
@@ -276,9 +272,7 @@ class SlurmJobTrigger(ClusterTrigger):
         for item in await beside_the_loop(events.work(look), read):
             condition = item.event.condition
             if condition is not None:
-                async with followed(
-                    self.poller, condition.to_json(), self._runs(), own=self._own()
-                ) as follower:
+                async with followed(self.poller, condition, self._runs(), own=self._own()) as follower:
                     if await follower.look() is not ConditionResult.YES:
                         continue
             events.count(item.event)
@@ -302,8 +296,18 @@ class SlurmJobTrigger(ClusterTrigger):
         await asyncio.shield(task)
 
     async def _cancel_job(self) -> None:
-        """Cancel the job, or have it cancelled as soon as the login node answers again."""
-        cancellation = Cancellation(
+        """Cancel the job now, or as soon as the login node answers again."""
+        hook = trigger_hook(self.ssh_conn_id, self.commands)
+        settled = await cancel_killed(
+            self.cancellation, hook, self.log, taken=self.taken_up, step_s=ON_KILL_STEP_S
+        )
+        if not settled:
+            carry_out_later()
+
+    @property
+    def cancellation(self) -> Cancellation:
+        """The cancellation of the job."""
+        return Cancellation(
             self.ssh_conn_id,
             self.commands,
             self.job_id,
@@ -312,23 +316,6 @@ class SlurmJobTrigger(ClusterTrigger):
             chained=self.chained,
             behind=tuple(self.behind),
         )
-        cancel, afterwards = carry_out, f"it is cancelled when {self.ssh_conn_id!r} can be reached again"
-        try:
-            if not await asyncio.to_thread(remember, cancellation, self.taken_up):
-                self.log.info("job %s is not cancelled: its stage uses it again", self.job_id)
-                return
-        except OSError as error:
-            self.log.warning("the cancellation of job %s cannot be remembered: %s", self.job_id, error)
-            cancel, afterwards = cancel_attempt, f"use scancel {self.job_id}"
-        try:
-            async with trigger_hook(self.ssh_conn_id, self.commands).connected() as transport:
-                if await cancel(cancellation, transport, step_s=ON_KILL_STEP_S):
-                    self.log.info("cancelled job %s", self.job_id)
-        except TransportError as error:
-            self.log.error("job %s could not be cancelled: %s; %s", self.job_id, error, afterwards)
-            carry_out_later()
-        except RemoteWriteError as error:
-            self.log.error("the cancellation of job %s could not be recorded: %s", self.job_id, error)
 
     def _watch(self, log_offset: int) -> Watch:
         return Watch(
@@ -357,7 +344,7 @@ class SlurmJobTrigger(ClusterTrigger):
         return missing_evaluation(bytes(report.tail)) if self.final_evaluation and well else None
 
     def _expectation(self) -> Expectation:
-        announced = bool(self.memory.get("announced"))
+        announced = self._earlier.announced
         if self.kind == "train":
             return Expectation("train", self.train_iters, complete=self._is_complete, announced=announced)
         return Expectation("command", required_files=tuple(self.required_files), announced=announced)

@@ -1,5 +1,5 @@
-"""The page *Megatron sweeps* in Airflow's web UI, and Airflow's listener of runs.
+"""The page *Megatron sweeps* in Airflow's web UI, and a listener for runs.
 
-Imports ``dag_factory``, all layers that know no Airflow but ``simulation``, and all packages of Airflow classes.
-Airflow loads its plugin by an entry point.
+Imports ``dag_factory``, all packages of Airflow classes, and all layers without Airflow except ``simulation``.
+Airflow loads the plugin by an entry point.
 """

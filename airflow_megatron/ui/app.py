@@ -1,7 +1,7 @@
 """The pages, as a FastAPI application that Airflow's API server mounts.
 
-Airflow mounts a plugin's application without authentication, so every route here asks for a logged-in user itself, and
-for the right to read the sweep's DAG.
+Airflow mounts a plugin's application without authentication, so every route here requires a logged-in user, and the
+routes of a sweep the right to read what its results come from.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag
-from airflow.models.dag import DagModel
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.core_api.security import GetUserDep, get_user
+from airflow.utils.session import create_session
 from fastapi import Depends, FastAPI, HTTPException, Response
 from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from airflow_megatron.plan.run_results import results_dir
 from airflow_megatron.ui.live.answers import StaticFolder
+from airflow_megatron.ui.live.permissions import check_results, may_see_results
 from airflow_megatron.ui.live.result_folders import ResultFolders
-from airflow_megatron.ui.live.routes import is_allowed, live_routes
+from airflow_megatron.ui.live.routes import live_routes
+from airflow_megatron.ui.live.sweep_runs import is_sweep
 
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -29,7 +32,7 @@ PAGE_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-# the report holds what jobs wrote: its script runs without any access to Airflow
+# the report contains output of jobs, so its script runs without any access to Airflow
 REPORT_HEADERS = PAGE_HEADERS | {
     "Content-Security-Policy": (
         "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -41,7 +44,7 @@ REPORT_HEADERS = PAGE_HEADERS | {
 def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
     """Return the application with the list of sweeps, a live page for each, its report and its files.
 
-    :param results: where the reports are; the project's results folder when left out
+    :param results: folder of the reports; default: the project's results folder
     """
     folders = results or ResultFolders(results_dir("any").parent)
     pages, scripts = _environment(), StaticFolder()
@@ -62,9 +65,10 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
 
     @app.get("/")
     def sweeps(user: GetUserDep) -> HTMLResponse:
-        """List the sweeps; the reports alone until the script has asked for the rest."""
-        shown = [sweep for sweep in folders.sweeps() if is_allowed(user, sweep.name)]
-        return page("sweeps.html.j2", "./", sweeps=shown, folder=folders.root)
+        """Send the list of sweeps; it contains only the reports until the script has fetched the rest."""
+        shown = [sweep for sweep in folders.sweeps() if may_see_results(user, sweep.name)]
+        may_see_paths = get_auth_manager().is_authorized_configuration(method="GET", user=user)
+        return page("sweeps.html.j2", "./", sweeps=shown, folder=folders.root if may_see_paths else None)
 
     @app.get("/static/{version}/{name:path}")
     def static(version: str, name: str) -> Response:
@@ -74,12 +78,14 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
             raise HTTPException(404, "there is no such file")
         return answer
 
-    readable = [Depends(requires_access_dag("GET"))]
+    readable = [Depends(check_results)]
 
     @app.get("/sweeps/{dag_id}", dependencies=readable)
     def sweep_page(dag_id: str, view: str = "") -> HTMLResponse:
-        """Show a sweep while it runs, or its report; of one that Airflow does not have, the report."""
-        report, is_known = folders.report(dag_id), DagModel.get_dagmodel(dag_id) is not None
+        """Show the live page of a sweep, or the report of a sweep that Airflow does not have."""
+        report = folders.report(dag_id)
+        with create_session() as session:
+            is_known = is_sweep(dag_id, session)
         if report is None and not is_known:
             raise HTTPException(404, f"there is no sweep {dag_id!r}")
         is_report = report is not None and (view == "report" or not is_known)

@@ -10,7 +10,7 @@ from airflow_megatron.ui.app import sweep_results_app
 
 
 class AirflowMegatronPlugin(AirflowPlugin):
-    """Mounts the pages and links to them from the navigation."""
+    """The plugin; it mounts the pages and links to them from the navigation."""
 
     name = "airflow_megatron"
     fastapi_apps = [  # noqa: RUF012
@@ -20,7 +20,7 @@ class AirflowMegatronPlugin(AirflowPlugin):
     external_views = [  # noqa: RUF012
         {
             "name": "Sweeps",  # the navigation has room for a short word
-            # relative: Airflow may be served under a path of its own
+            # relative, because Airflow may be served under a path prefix
             "href": f"{URL_PREFIX.lstrip('/')}/",
             "destination": "nav",
             "url_route": PAGE_ROUTE,

@@ -1,8 +1,8 @@
-"""Modules that Airflow's long-lived processes import once, so that the processes which they fork need not.
+"""Modules that Airflow's long-lived processes import once, so that forked processes need not import them.
 
-A worker of the LocalExecutor, and the dag processor, fork a process for each task and for each reading of a file. What
-the parent has imported costs the child nothing; otherwise each imports the same modules again. The price is that a
-changed package is seen after Airflow's restart, as in its triggerer.
+A worker of the LocalExecutor, and the dag processor, fork a process for each task and for each parsing of a file. A
+child inherits the imported modules of its parent; otherwise each child imports the same modules again. A disadvantage
+is that a changed package is used only after a restart of Airflow, as in the triggerer.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ OF_TASKS: Final = (
     "airflow_megatron.dag_factory.spec_files",
     "airflow_megatron.hooks.asyncssh_transport",
 )
-"""What each task of a sweep imports, with all that these import."""
+"""Modules that each task of a sweep imports, with their dependencies."""
 OF_READERS: Final = ("airflow_megatron.dag_factory.building", "airflow_megatron.dag_factory.spec_folder")
-"""What each reading of ``dags/sweeps.py`` imports."""
+"""Modules that each parsing of ``dags/sweeps.py`` imports."""
 
 _COMPONENTS: Final = {"SchedulerJob": "scheduler", "DagProcessorJob": "dag-processor"}
 
 
 def preload(component: str) -> None:
-    """Import what the processes need that a component of Airflow's is going to fork.
+    """Import the modules that processes forked by a component of Airflow need.
 
-    :param component: as :func:`starting_component` gives it
+    :param component: result of :func:`starting_component`
     """
     modules: tuple[str, ...] = ()
     if component == "dag-processor":
@@ -44,18 +44,18 @@ def preload(component: str) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception:  # tasks report it; Airflow has to start
+        except Exception:  # tasks report the error; Airflow must start
             log.exception("%s cannot be imported", name)
 
 
 def starting_component(job: object) -> str:
     """Return the name of the Airflow component that this process starts, such as ``scheduler``; empty for none.
 
-    The job object has its type only in tests: Airflow calls ``on_starting`` before it has its type (``Job.__init__`` in
-    ``airflow/jobs/job.py``). A task calls it too, with a mark instead of a job; as a fork it has the
-    scheduler's command.
+    The job object has its type only in tests: Airflow calls ``on_starting`` before it has its type (``Job.__init__``
+    in ``airflow/jobs/job.py``). Airflow also calls ``on_starting`` in a task, with a marker instead of a job; a forked
+    task has the scheduler's command line.
 
-    :param job: what ``on_starting`` gets
+    :param job: the argument of ``on_starting``
     """
     if job_type := getattr(job, "job_type", None):
         return _COMPONENTS.get(job_type, "")
@@ -65,7 +65,7 @@ def starting_component(job: object) -> str:
 
 
 def _forks_tasks() -> bool:
-    """Return whether the scheduler's own workers are forks of it."""
+    """Return whether the scheduler forks its workers."""
     executors = conf.get("core", "executor").replace(" ", "").split(",")
     local = any(name.endswith("LocalExecutor") for name in executors)
     return local and multiprocessing.get_start_method() == "fork"

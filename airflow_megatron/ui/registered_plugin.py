@@ -1,4 +1,4 @@
-"""Check whether Airflow finds the plugin by the package's entry point: two of one name are an import error."""
+"""Check for the plugin's entry point, because two plugins of one name are an import error in Airflow."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ NAME = "airflow_megatron"
 
 
 def is_registered() -> bool:
-    """Return whether an installed distribution names the plugin."""
+    """Return whether an installed distribution has the entry point of the plugin."""
     return bool(entry_points(group=GROUP, name=NAME))

@@ -1,9 +1,9 @@
-"""Listener for runs that a person marks or clears, called in Airflow's own processes."""
+"""Listener for runs that a user marks or clears, called in Airflow's own processes."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.listeners import hookimpl
 from airflow.utils.state import DagRunState, TaskInstanceState
@@ -12,6 +12,7 @@ from sqlalchemy.orm import object_session
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.spec.model.dag_names import PLAN, REPORT, RESOLVE, WAIT, sweep_of
+from airflow_megatron.spec.trust.plain_text import shown, without_images
 from airflow_megatron.task_runtime.stored_plan import CHANGED, changed_message, pinned_by
 from airflow_megatron.ui.preloading import preload, starting_component
 
@@ -21,34 +22,40 @@ if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
     from sqlalchemy.orm import Session
 
+LONGEST_NOTE: Final = 1000
+"""Maximum length of a note in Airflow's database; with PostgreSQL, a longer note would crash the scheduler."""
 MARKED = "manually set"
-"""In the message of a run that a person has marked (``patch_dag_run_state`` of Airflow's API server)."""
+"""Part of the message for a run that a user marked failed (``patch_dag_run_state`` of Airflow's API server)."""
 
 log = logging.getLogger(__name__)
 
 
 @hookimpl
 def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
-    """Stop the points of a sweep's run that a person has marked failed, within the transaction that marks it.
+    """Stop the points of a sweep's run that a user has marked failed, in the transaction that marks it.
 
-    A run that fails by itself, because its report or a task before it did, leaves its points to go on.
+    If a run fails by itself, because its report or an earlier task failed, its points continue. The stages of a point
+    that a user has marked failed are blocked, as those of the stopped points are.
     """
     session = object_session(dag_run)
     if session is None or not _tags(dag_run):
         return
-    if MARKED in msg and _is_sweep(dag_run):
-        from airflow_megatron.dag_factory.stopped_runs import stop_points_of
+    if MARKED in msg:
+        from airflow_megatron.dag_factory.stopped_runs import block_unstarted_of, stop_points_of
 
-        stopped = stop_points_of(dag_run, session)
-        log.info("stopped %d points of %s %s", len(stopped), dag_run.dag_id, dag_run.run_id)
+        if _is_sweep(dag_run):
+            stopped = stop_points_of(dag_run, session)
+            log.info("stopped %d points of %s %s", len(stopped), dag_run.dag_id, dag_run.run_id)
+        else:
+            block_unstarted_of(dag_run, session)
     _note_ended_runs(session, sweep_of(dag_run.dag_id))
 
 
 @hookimpl
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
-    """Let the DAGs of a run that has ended follow their spec again.
+    """Let the DAGs of a finished run be rebuilt from the current spec.
 
-    A sweep's run that a person has marked failed in the moment in which the scheduler looked at it stays failed.
+    A sweep's run that a user marks failed while the scheduler evaluates it stays failed.
     """
     session = object_session(dag_run)
     if session is None or not _tags(dag_run):
@@ -60,7 +67,7 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
 
 @hookimpl
 def on_starting(component: object) -> None:
-    """When the scheduler starts, find runs that ended or were deleted meanwhile, and import what its forks need."""
+    """Find runs that ended or were deleted before the scheduler started, and import the modules of its forks."""
     starting = starting_component(component)
     preload(starting)
     if starting == "scheduler":
@@ -72,7 +79,7 @@ def on_starting(component: object) -> None:
 
 @hookimpl
 def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
-    """Note on a run that was cleared what has changed since it was planned, and what to clear instead."""
+    """Add a note to a cleared run: what has changed since it was planned, and what to clear instead."""
     session = object_session(dag_run)
     tags = _tags(dag_run)
     if not dag_run.clear_number or session is None or not ("sweep" in tags or "point" in tags):
@@ -80,16 +87,19 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
     PinStore().set_ended(*pinned_by(dag_run.dag_id, dag_run.run_id, dag_run.conf or {}), ended=False)
     planner = dag_run.get_task_instance(PLAN if "sweep" in tags else RESOLVE, session=session)
     planned = planner is not None and planner.state == TaskInstanceState.SUCCESS
-    # where it was cleared too, it takes the change
+    # if the planner was cleared too, the run uses the changed sources
     text = changes_note(dag_run.dag_id, dag_run.run_id, dag_run.conf or {}) if planned else ""
     old = dag_run.note or ""
+    text = without_images("\n".join(map(shown, text.split("\n"))))
     new = "\n\n".join(part for part in (old.partition(CHANGED)[0].strip(), text) if part)
+    if len(new) > LONGEST_NOTE:
+        new = f"{new[: LONGEST_NOTE - 1]}…"
     if new != old:
         dag_run.note = new
 
 
 def changes_note(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> str:
-    """Return what the note of a run says of changed sources, empty when there are none.
+    """Return the part of a run's note that describes changed sources; empty if nothing has changed.
 
     :param conf: the run's configuration
     """
@@ -103,9 +113,9 @@ def changes_note(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> str:
 
 
 def _is_marked_failed(dag_run: DagRun, session: Session) -> bool:
-    """Return whether tasks have ended as a person's *Mark failed* ends them: ``wait`` failed, ``report`` passed over.
+    """Return whether tasks have ended as after *Mark failed* by a user: ``wait`` failed, ``report`` skipped.
 
-    On SQLite, which locks no rows, the scheduler writes the state of a run over the one that it has been marked with.
+    On SQLite, which does not lock rows, the scheduler may overwrite the state with which a run was marked.
     """
     states = [
         task.state if (task := dag_run.get_task_instance(name, session=session)) else None

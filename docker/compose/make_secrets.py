@@ -1,7 +1,7 @@
-"""Make the secrets of compose.yaml. Usage: python3 docker/compose/make_secrets.py [FOLDER].
+"""Create the secrets of compose.yaml. Usage: python3 docker/compose/make_secrets.py [FOLDER].
 
-Writes one file for each secret; files that exist stay as they are. The folder is private, its files are readable for
-the users of the containers, into which they are mounted one by one.
+Writes one file for each secret; existing files are not changed. The folder is private. Its files are readable for
+everyone, because they are mounted one by one into containers whose users differ.
 """
 
 from __future__ import annotations

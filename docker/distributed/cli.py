@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _install(venv: Path) -> None:
-    """Install PostgreSQL, Redis and the Python environment, as far as they are missing.
+    """Install PostgreSQL, Redis and the Python environment if they are missing.
 
     :raises ClusterError: if it fails
     """
@@ -74,7 +74,7 @@ def _install(venv: Path) -> None:
     stamp = venv / ".installed"
     if stamp.exists() and stamp.read_text() == LOCK.read_text():
         return
-    _say(f"making the environment {venv}")
+    _say(f"creating the environment {venv}")
     checkout = str(Path(__file__).resolve().parents[2])
     pip = (str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     for command in (
@@ -93,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     place = argparse.ArgumentParser(add_help=False)
     for option, name, meaning in (
-        ("--dir", "distributed", "where it keeps its files"),
-        ("--venv", "venv-distributed", "environment that holds Airflow"),
+        ("--dir", "distributed", "folder of its files"),
+        ("--venv", "venv-distributed", "virtual environment with Airflow"),
     ):
         place.add_argument(
             option,
@@ -114,14 +114,16 @@ def _parser() -> argparse.ArgumentParser:
             f"--{name.replace('_', '-')}", type=int, default=number, metavar="N", help=f"{what} (%(default)s)"
         )
     down = commands.add_parser("down", parents=[place], help="stop everything")
-    down.add_argument("--purge", action="store_true", help="delete database, logs and secrets, too")
-    commands.add_parser("status", parents=[place], help="process ids; exit status 3 if not everything runs")
-    kill = commands.add_parser("kill", parents=[place], help="kill a service, to see what happens")
+    down.add_argument("--purge", action="store_true", help="also delete database, logs and secrets")
+    commands.add_parser(
+        "status", parents=[place], help="show the process ids; exit status 3 if a service does not run"
+    )
+    kill = commands.add_parser("kill", parents=[place], help="kill a service, to test a failure")
     kill.add_argument("service", help="postgres, redis, api-server, scheduler:1, triggerer:2, worker:3 …")
-    kill.add_argument("--alone", action="store_true", help="leave its children alive")
+    kill.add_argument("--alone", action="store_true", help="do not kill its children")
     start = commands.add_parser("start", parents=[place], help="start a service that was killed")
     start.add_argument("service")
-    start.add_argument("--no-wait", action="store_true", help="return before it serves")
+    start.add_argument("--no-wait", action="store_true", help="return before it is ready")
     return parser
 
 
@@ -130,5 +132,5 @@ def _say(line: str) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Treat SIGTERM like Ctrl-C, so that what was begun is undone."""
+    """Treat SIGTERM like Ctrl-C, so that an incomplete start is undone."""
     raise KeyboardInterrupt

@@ -48,7 +48,7 @@ def airflow_options(layout: Layout, settings: Settings) -> dict[str, dict[str, s
         "triggerer": {"capacity": "5000"},
         "scheduler": {
             "scheduler_idle_sleep_time": "0.5",
-            # what a killed worker or broker had taken is queued again after this time; the default is 10 minutes
+            # tasks of a killed worker or broker are queued again after this time; the default is 10 minutes
             "task_queued_timeout": "120",
             # that is no reason to fail them: two schedulers queue more tasks than the workers have slots
             "num_stuck_in_queued_retries": "1000",

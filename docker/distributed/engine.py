@@ -37,7 +37,7 @@ START_PATIENCE_S: Final = 600.0
 """Seconds until all services must serve; ten processes import Airflow at the same time."""
 STOP_PATIENCE_S: Final = 30.0
 RELAUNCHES: Final = 5
-"""How often a start launches dag processors again: two that store the same new DAGs collide, and Airflow ends one."""
+"""How often a start launches dag processors again: if two store the same new DAGs, Airflow ends one of them."""
 LOG_LINES_SHOWN: Final = 15
 
 
@@ -61,7 +61,7 @@ class Engine:
         self.environment = environment
 
     def up(self, size: Size) -> None:
-        """Start everything, and return when all serve; start only what is missing if it runs with this size.
+        """Start all services and wait until they are ready; start only missing ones if it runs with this size.
 
         :raises ClusterError: with the last lines of a log if something does not start; what was started is stopped
         """
@@ -92,7 +92,7 @@ class Engine:
         :param purge: delete database, logs and secrets, too
         """
         if not self.layout.directory.is_dir():
-            self.say(f"nothing in {self.layout.directory}")
+            self.say(f"there is no engine in {self.layout.directory}")
             return
         with self._locked():
             self._stop()
@@ -176,9 +176,9 @@ class Engine:
                 start_new_session=True,
             )
         process = processes.identify(child.pid)
-        child.returncode = 0  # it outlives this program, which must not wait for it
+        child.returncode = 0  # the process continues after this program, which must not wait for it
         if process is None:
-            raise ClusterError(f"{service.name} ended at once\n{self._log_tail(service.name)}")
+            raise ClusterError(f"{service.name} ended immediately\n{self._log_tail(service.name)}")
         processes.write_record(self.layout.record(service.name), process)
 
     def _await(self, services: Iterable[Service]) -> None:
@@ -201,13 +201,13 @@ class Engine:
         if waiting:
             dead = [name for name in waiting if not self._running(name)]
             name = next(iter(dead or waiting))
-            what = "ended while it started" if in_time else "does not serve"
+            what = "ended while it started" if in_time else "is not ready"
             raise ClusterError(f"{name} {what}\n{self._log_tail(name)}")
 
     def _make_database(self, settings: Settings) -> None:
         if (self.layout.database / "PG_VERSION").exists():
             return
-        self.say("making PostgreSQL's database")
+        self.say("creating PostgreSQL's database")
         new = self.layout.database.with_name(f"{self.layout.database.name}.new")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
@@ -291,11 +291,11 @@ class Engine:
         return found
 
     def _end_left(self, name: str) -> None:
-        """End what a killed service has left: it would hold the port, or run tasks beside the new one."""
+        """End remaining processes of a killed service, which would occupy the port or run tasks like the new one."""
         left = [process for process in map(processes.identify, self._pids(name)) if process]
         processes.end(left, 5.0)
 
-    # ---- the rest
+    # ---- records and locks
 
     def _running(self, name: str) -> processes.ProcessIdentity | None:
         process = processes.read_record(self.layout.record(name))
@@ -326,6 +326,6 @@ class Engine:
 
 
 def _reap(pid: int) -> None:
-    """Remove what is left of a child that has ended: PostgreSQL takes the number of its predecessor for a process."""
+    """Reap a child that has ended: PostgreSQL would take the zombie of its predecessor for a running process."""
     with contextlib.suppress(ChildProcessError):  # another program started it
         os.waitpid(pid, os.WNOHANG)

@@ -24,7 +24,7 @@ SECRETS = ("database", "broker", "jwt", "session")
 
 @dataclass(frozen=True)
 class Size:
-    """How many of each daemon run.
+    """The number of processes of each daemon.
 
     :param schedulers: number of schedulers
     :param dag_processors: number of dag processors
@@ -51,7 +51,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Settings:
-    """What one start keeps for the next.
+    """Settings that a start reuses from the previous one.
 
     :param size: number of daemons
     :param ports: TCP port of each of :data:`PORTS`
@@ -88,7 +88,7 @@ class Layout:
     def at(cls, directory: Path) -> Layout:
         """Return the layout of the engine in a directory; create nothing.
 
-        PostgreSQL refuses to run as root. Started by root it runs as the user ``postgres``, who cannot enter private
+        PostgreSQL refuses to run as root. If root starts it, it runs as the user ``postgres``, who cannot enter private
         folders; its data are then below ``/var/tmp``.
         """
         resolved = directory.expanduser().resolve()
@@ -124,7 +124,7 @@ class Layout:
 
     @property
     def description(self) -> Path:
-        """What clients need to know; exists while the engine is up."""
+        """Connection data for clients; exists while the engine is up."""
         return self.directory / "engine.json"
 
     def log(self, name: str) -> Path:

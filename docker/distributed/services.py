@@ -1,4 +1,4 @@
-"""The processes of a distributed Airflow: how each is started, and when it is ready."""
+"""The processes of a distributed Airflow: their commands and readiness checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Service:
 
     :param name: ``postgres``, ``scheduler:1`` …
     :param argv: command that runs it in the foreground
-    :param is_ready: whether it serves; called again until it does
+    :param is_ready: returns whether it is ready; polled until it is
     """
 
     name: str
@@ -92,7 +92,7 @@ def program(name: str) -> str:
 
 
 def as_database_user() -> tuple[str, ...]:
-    """Return the words before a command of PostgreSQL's, which refuses to run as root."""
+    """Return the prefix of PostgreSQL's commands that changes the user, because PostgreSQL refuses to run as root."""
     if os.geteuid():
         return ()
     try:
@@ -135,7 +135,7 @@ def _service(name: str, layout: Layout, settings: Settings, python: Path) -> Ser
         argv = (
             *(*airflow, "celery", "worker", "--celery-hostname", f"worker{number}@%h"),
             *(word for item in options.items() for word in item),
-            # all workers of one machine share the folder of the logs
+            # all workers of one machine share the log folder
             *("--skip-serve-logs", "--without-mingle", "--without-gossip"),
         )
         return Service(name, argv, lambda: _logged(log, " ready."))

@@ -27,7 +27,7 @@ EXIT_NOT_UP = 3
 def main(argv: list[str] | None = None) -> int:
     """Run one command.
 
-    :returns: the exit status: 0; 1 if it failed; 3 from ``status`` if the cluster is not (wholly) up; 130 if
+    :returns: the exit status: 0; 1 if it failed; 3 from ``status`` if the cluster is not completely up; 130 if
         interrupted.
     """
     arguments = _parser().parse_args(argv)
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="local_cluster", description="A complete Slurm cluster on this machine, without containers."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    packages = commands.add_parser("install", help="install the Debian or Ubuntu packages that are missing")
+    packages = commands.add_parser("install", help="install missing Debian or Ubuntu packages")
     packages.add_argument(
         "--browser", action="store_true", help="install Chromium instead, for the tests of pages"
     )
@@ -82,29 +82,29 @@ def _parser() -> argparse.ArgumentParser:
         "--dir",
         type=Path,
         default=DEFAULT_DIRECTORY,
-        help="where the cluster keeps its files (default: %(default)s)",
+        help="folder of the cluster's files (default: %(default)s)",
     )
     up = commands.add_parser(
-        "up", parents=[place], help="start the cluster; its size is kept for the next start"
+        "up", parents=[place], help="start the cluster; the next start uses the same size"
     )
     defaults = Size()
     for name, meaning in (
         ("nodes", "number of nodes"),
-        ("gpus_per_node", "fake GPUs of each"),
-        ("cpus_per_node", "CPUs that each claims to have"),
-        ("memory_mb", "memory that each claims to have, MiB"),
+        ("gpus_per_node", "fake GPUs of each node"),
+        ("cpus_per_node", "configured CPUs of each node; the machine may have fewer"),
+        ("memory_mb", "configured memory of each node in MiB; the machine may have less"),
         ("slurmd_timeout", "seconds without an answer after which a node is down"),
     ):
-        text = f"{meaning} (at first: {getattr(defaults, name)})"
+        text = f"{meaning} (default at the first start: {getattr(defaults, name)})"
         up.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=text)
     up.add_argument("--imitate", type=Path, metavar="FILE", help="description of a site to imitate (JSON)")
-    down = commands.add_parser("down", parents=[place], help="stop it, and all jobs on it")
-    down.add_argument("--purge", action="store_true", help="delete its files too: accounting, logs, keys")
+    down = commands.add_parser("down", parents=[place], help="stop the cluster and all its jobs")
+    down.add_argument("--purge", action="store_true", help="also delete its files: accounting, logs, keys")
     status = commands.add_parser(
-        "status", parents=[place], help="say what runs; exit status 3 if not everything does"
+        "status", parents=[place], help="show the running daemons; exit status 3 if one does not run"
     )
-    status.add_argument("--json", action="store_true", help="as one JSON object")
-    kill = commands.add_parser("kill", parents=[place], help="kill a daemon, to see what happens")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    kill = commands.add_parser("kill", parents=[place], help="kill a daemon, to test a failure")
     kill.add_argument(
         "daemon", help="slurmctld, slurmdbd, sshd, slurmd:n1, ...; node:n1 for a node with its jobs"
     )
@@ -132,5 +132,5 @@ def _say(line: str) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Treat SIGTERM like Ctrl-C, so that what was begun is undone."""
+    """Treat SIGTERM like Ctrl-C, so that an incomplete start is undone."""
     raise KeyboardInterrupt

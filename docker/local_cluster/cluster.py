@@ -1,4 +1,4 @@
-"""A cluster as a whole: up, down, status, and the faults that tests need."""
+"""A cluster as a whole: up, down, status, and fault injection for tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from local_cluster.layout import Layout
 
-#: Queries of a status request must not hang behind a controller that is stopped or overloaded.
+#: A status request must not hang if the controller is stopped or overloaded.
 STATUS_TIMEOUT = 15.0
 #: How long ``down`` waits for cancelled jobs: Slurm's KillWait and a little more.
 CANCEL_PATIENCE = 10.0
@@ -34,7 +34,7 @@ CANCEL_PATIENCE = 10.0
 class Cluster:
     """The cluster in one directory.
 
-    :param layout: where its files are.
+    :param layout: paths of its files.
     :param say: receives one line for each step.
     """
 
@@ -45,9 +45,9 @@ class Cluster:
     # ---- up and down
 
     def up(self, wanted: dict[str, int], imitate: Path | None = None) -> None:
-        """Start what is not running; do nothing if everything is.
+        """Start the daemons that are not running.
 
-        :param wanted: fields of :class:`settings.Size` that were asked for; the others stay as they were before.
+        :param wanted: requested fields of :class:`settings.Size`; the others keep their previous values.
         :param imitate: description of a site (:mod:`local_cluster.imitation`), kept for later starts.
         :raises ClusterError: if it cannot be started; what was started is stopped again.
         """
@@ -82,10 +82,10 @@ class Cluster:
         credentials.write_private(self.layout.imitation, described.read_text())
 
     def down(self, *, purge: bool = False) -> None:
-        """Stop everything that belongs to the cluster, and check that nothing is left.
+        """Stop all processes of the cluster, and check that none is left.
 
         :param purge: delete the directory too: accounting database, logs, keys.
-        :raises ClusterError: if something survives.
+        :raises ClusterError: if a process survives.
         """
         if not self.layout.directory.exists():
             self.say(f"there is no cluster in {self.layout.directory}")
@@ -102,14 +102,16 @@ class Cluster:
         self.say(("down" if was_running else "was not running") + (", files deleted" if purge else ""))
 
     def _check_purgeable(self) -> None:
-        """Refuse to delete a directory that is not a cluster's, for example the home directory given by mistake."""
+        """Refuse to delete a directory that is not a cluster's, such as a home directory that was given by mistake."""
         if not self._lock_file().exists():
-            raise ClusterError(f"{self.layout.directory} holds no cluster: not deleted")
+            raise ClusterError(
+                f"{self.layout.directory} is not the directory of a cluster; it was not deleted"
+            )
 
     def _settings_or_none(self) -> settings.Settings | None:
         try:
             return settings.load_settings(self.layout.settings)
-        except ClusterError:  # damaged, and about to be deleted
+        except ClusterError:  # damaged, but about to be deleted
             return None
 
     def _start(self, size: settings.Size, saved: settings.Settings | None) -> None:
@@ -118,7 +120,7 @@ class Cluster:
         chosen = settings.Settings(size, settings.choose_ports(size, kept))
         moved = sorted(name for name, port in chosen.ports.items() if kept.get(name, port) != port)
         if moved:
-            self.say(f"port taken by somebody else, another one chosen for {', '.join(moved)}")
+            self.say(f"other processes use the previous ports of {', '.join(moved)}; chose other ports")
         chosen.save(self.layout.settings)
         machine = daemons.describe_machine(self.layout)
         if not machine.private_path:
@@ -180,7 +182,7 @@ class Cluster:
                 gpu.unlink(missing_ok=True)
                 gpu.symlink_to("/dev/null")
         if os.geteuid() == 0:
-            # sshd, started by root, wants this directory; on most systems a boot script makes it.
+            # sshd needs this directory if root starts it; on most systems a boot script creates it.
             Path("/run/sshd").mkdir(mode=0o755, parents=True, exist_ok=True)
 
     def _initialise_database(self, machine: configuration.Machine) -> None:
@@ -202,7 +204,7 @@ class Cluster:
         ]
         result = subprocess.run(
             command,
-            # its temporary files have the same names in every installation
+            # its temporary files have the same names in all installations
             env={**daemons.daemon_environment(self.layout), "TMPDIR": str(self.layout.database_temporary)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -216,7 +218,7 @@ class Cluster:
         new.replace(self.layout.database)
 
     def _add_account(self, user: str, imitation: Imitation | None) -> None:
-        """Make the cluster, the account, the user and qualities of service known to accounting, unless they are."""
+        """Add the cluster, the account, the user and qualities of service to accounting, unless they exist."""
         layout, name, account = self.layout, configuration.CLUSTER_NAME, configuration.ACCOUNT
         associations = ("--noheader", "--parsable2", "show", "associations", "format=cluster,account,user")
         known = daemons.ask_slurm(layout, "sacctmgr", *associations).splitlines()
@@ -315,15 +317,15 @@ class Cluster:
             processes.end(survivors, 0.0, first=signal.SIGKILL)
         if self._processes():
             numbers = ", ".join(str(process.pid) for process in self._processes())
-            raise ClusterError(f"processes of the cluster keep coming back: {numbers}")
+            raise ClusterError(f"new processes of the cluster keep starting: {numbers}")
         for record in layout.records.glob("*.json"):
             record.unlink()
         layout.check_runtime()
         shutil.rmtree(layout.runtime, ignore_errors=True)
 
     def _cancel_jobs(self) -> None:
-        """Cancel all jobs, so that accounting does not take them for running until the next start."""
-        # A controller that does not answer (stopped, or killed a moment ago) is no reason to stay up.
+        """Cancel all jobs; otherwise accounting would show them as running until the next start."""
+        # Continue even if the controller does not answer because it is stopped or was just killed.
         with contextlib.suppress(ClusterError):
             jobs = self._job_ids()
             if not jobs:
@@ -352,7 +354,7 @@ class Cluster:
     # ---- status
 
     def status(self) -> dict[str, Any]:
-        """Return what runs.
+        """Return the state of daemons, nodes and jobs.
 
         :returns: ``{"up": bool, "dir": str, "daemons": {name: pid or None}, "nodes": {name: state}, "jobs": {state:
             number}}``; nodes and jobs are empty if slurmctld does not answer.
@@ -405,10 +407,10 @@ class Cluster:
     # ---- faults
 
     def kill(self, target: str) -> None:
-        """Kill (SIGKILL) a daemon, ``slurmd:n1`` for one node's; its jobs' processes live on.
+        """Kill (SIGKILL) a daemon, ``slurmd:n1`` for one node's; the processes of its jobs continue.
 
-        ``sshd`` takes the open sessions with it, and the commands that run in them.  ``node:n1`` is a node that
-        loses power: slurmd and every process of every job there.
+        Killing ``sshd`` also ends its sessions and their commands. ``node:n1`` stands for a node that loses power:
+        slurmd and all processes of jobs on it are killed.
 
         :raises ClusterError: if there is no such daemon, or it does not run.
         """
@@ -429,7 +431,7 @@ class Cluster:
         self.say(f"killed {target}: {len(victims)} processes")
 
     def start(self, name: str) -> None:
-        """Start a daemon that was killed, and wait until it serves.
+        """Start a daemon that was killed, and wait until it is ready.
 
         :raises ClusterError: if there is no such daemon, or it cannot be started.
         """
@@ -466,7 +468,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one command work on the cluster at a time; a second one waits for the first."""
+        """Lock the cluster, so that commands run one after the other."""
         self.layout.make_own_directory()
         with self._lock_file().open("w") as lock:
             try:

@@ -1,4 +1,4 @@
-"""The text of every configuration file, as pure functions of the layout and the settings."""
+"""Render every configuration file, as pure functions of the layout and the settings."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ LOOPBACK = "127.0.0.1"
 DATABASE_USER = "slurm"
 DATABASE_NAME = "slurm_acct_db"
 
-#: Name and options of each partition.  Jobs in `preemptable` make way for jobs in the others.
+#: Name and options of each partition. Jobs of other partitions preempt those in `preemptable`.
 PARTITIONS: dict[str, str] = {
     "main": "Default=YES MaxTime=1-00:00:00 DefaultTime=01:00:00 PriorityTier=10 PreemptMode=OFF",
     "short": "MaxTime=00:10:00 DefaultTime=00:05:00 PriorityTier=10 PreemptMode=OFF",
     "preemptable": "MaxTime=1-00:00:00 DefaultTime=01:00:00 PriorityTier=1 PreemptMode=REQUEUE GraceTime=0",
 }
 
-#: Before it, cgroup.conf has no ``CgroupPlugin=disabled``.
+#: Earlier releases do not have ``CgroupPlugin=disabled`` in cgroup.conf.
 CGROUP_CAN_BE_DISABLED = (23, 2)
-#: From it on, sshd refuses clients for a while after failed logins, unless configured otherwise.
+#: From this release on, sshd refuses clients for a time after failed logins, unless configured otherwise.
 SSHD_HAS_PENALTIES = (9, 8)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the files say about the machine and its user.
+    """Properties of the machine and its user for the configuration files.
 
-    :param host: short host name, as Slurm finds it.
+    :param host: short host name, as Slurm determines it.
     :param user: login name of the user who runs the daemons and the jobs.
     :param slurm_version: for example (22, 5).
     :param openssh_version: for example (9, 2).
     :param private_path: whether no other user can write to a parent of the SSH files, as StrictModes requires.
     :param password_locked: whether the user's account is locked, which sshd only accepts with PAM.
-    :param address: loopback address that Slurm's daemons are reached at.
-    :param only_loopback: whether that is what the host's name means: then they can listen there and nowhere else.
+    :param address: loopback address for connections to Slurm's daemons.
+    :param only_loopback: whether the host's name resolves to this address, so that they can listen only there.
     """
 
     host: str
@@ -81,9 +81,9 @@ def slurm_conf(
         f"SlurmctldLogFile={layout.log('slurmctld')}",
         f"SlurmdLogFile={layout.log('slurmd')}".removesuffix(".log") + "-%n.log",
         "MailProg=/bin/true",
-        # what srun starts in a job has the job's nice value, not slurmd's
+        # processes of srun in a job get the nice value of the job, not of slurmd
         "PropagatePrioProcess=1",
-        # The machine does not have the processors and the memory that the nodes claim.
+        # The machine does not have the configured processors and memory of the nodes.
         "SlurmdParameters=config_overrides",
         "ProctrackType=proctrack/linuxproc",
         f"TaskProlog={layout.task_prolog}",
@@ -93,9 +93,9 @@ def slurm_conf(
         "MpiDefault=none",
         "JobAcctGatherType=jobacct_gather/linux",
         "JobAcctGatherFrequency=10",
-        # A machine that pauses for some seconds keeps its nodes; a dead slurmd is noticed within a minute.
+        # Nodes stay up if the machine pauses for some seconds; a dead slurmd is detected within a minute.
         f"SlurmdTimeout={size.slurmd_timeout}",
-        # slurmctld waits this long for each answer of a node.
+        # slurmctld waits this long for each response of a node.
         "MessageTimeout=5",
         "KillWait=5",
         "UnkillableStepTimeout=30",
@@ -104,10 +104,10 @@ def slurm_conf(
         "OverTimeLimit=0",
         "CompleteWait=0",
         "ReturnToService=2",
-        # A job that lost its node is submitted again by whoever submitted it, unless it asks for --requeue.
+        # Do not requeue a job that lost its node unless it asks for --requeue: the submitter submits it again.
         "JobRequeue=0",
         "SchedulerType=sched/backfill",
-        # Start a batch job at once instead of collecting submissions for three seconds.
+        # Start a batch job immediately instead of collecting submissions for three seconds.
         "SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=5",
         "PriorityType=priority/basic",
         "SelectType=select/cons_tres",
@@ -119,7 +119,7 @@ def slurm_conf(
         f"AccountingStorageHost={machine.address}",
         f"AccountingStoragePort={settings.ports['slurmdbd']}",
         f"AccountingStoragePass={layout.munge_socket}",
-        # An unknown account is refused, and limits of accounts and QOSs hold, as on a real cluster.
+        # Refuse unknown accounts and enforce the limits of accounts and QOSs, as a real cluster does.
         "AccountingStorageEnforce=associations,limits,qos",
         "AccountingStoreFlags=job_comment",
         *_only_loopback(machine),
@@ -162,7 +162,7 @@ def slurm_conf(
 def gres_conf(layout: Layout, size: Size, imitation: Imitation | None = None) -> str:
     """Return gres.conf.
 
-    Slurm wants a device file for each GPU, and takes a symbolic link to one: no need to be root and make devices.
+    Slurm requires a device file for each GPU and accepts a symbolic link to one, so the user need not be root.
     """
     lines = ["AutoDetect=off"]
     if size.gpus_per_node and (imitation is None or imitation.gpu_requests):
@@ -174,19 +174,19 @@ def gres_conf(layout: Layout, size: Size, imitation: Imitation | None = None) ->
 
 
 def cgroup_conf(machine: Machine) -> str:
-    """Return cgroup.conf: no cgroups, which need systemd or root and are not there in containers.
+    """Return cgroup.conf: no cgroups, because they need systemd or root and do not exist in containers.
 
-    Releases that cannot do without get the plugin that touches nothing until a step is constrained.
+    Releases that require a plugin get the one that has no effect until a step is constrained.
     """
     disabled = machine.slurm_version >= CGROUP_CAN_BE_DISABLED
     return _text([f"CgroupPlugin={'disabled' if disabled else 'cgroup/v1'}"])
 
 
 def task_prolog(login: dict[str, str]) -> str:
-    """Return the script that gives a task what a login shell would, where the job does not have it.
+    """Return the script that sets the variables of a login shell in a task whose job does not have them.
 
-    With ``sbatch --export=NONE`` slurmd asks the user's login shell, which only root's slurmd can; and ``srun`` in such
-    a job passes nothing on.  Slurm takes ``export NAME=value`` lines from the script's output.
+    With ``sbatch --export=NONE`` slurmd runs the user's login shell to get them, but only as root, and ``srun`` in such
+    a job does not pass variables on. Slurm reads ``export NAME=value`` lines from the script's output.
 
     :param login: variables and values.
     """
@@ -198,11 +198,11 @@ def task_prolog(login: dict[str, str]) -> str:
 
 
 def epilog() -> str:
-    """Return the script that ends what a task or a job left behind on its node.
+    """Return the script that ends remaining processes of a task or a job on its node.
 
-    proctrack/linuxproc loses a process whose parents have died, for example the workers of a torchrun that was killed;
-    clusters with cgroups do not.  Processes are known by their environment.  After a task (TaskEpilog) these are the
-    task's own; after the job (Epilog) all of the job's.  The batch script counts as a task without a step id.
+    proctrack/linuxproc does not track processes whose parents have died, for example the workers of a killed torchrun;
+    clusters with cgroups do. The script identifies processes by their environment. After a task (TaskEpilog) it ends
+    those of the task, and after the job (Epilog) those of the job. The batch script is a task without a step id.
     """
     return """#!/bin/sh
 # Written by docker/local_cluster; changes are lost at the next start.
@@ -228,7 +228,7 @@ exit 0
 
 
 def slurmdbd_conf(layout: Layout, settings: Settings, machine: Machine, password: str) -> str:
-    """Return slurmdbd.conf (slurmdbd.conf(5)); it holds the database password."""
+    """Return slurmdbd.conf (slurmdbd.conf(5)); it contains the database password."""
     return _text(
         [
             "AuthType=auth/munge",
@@ -254,7 +254,7 @@ def database_grants(password: str) -> str:
     """Return the SQL that gives slurmdbd its database.
 
     :param password: hexadecimal digits.
-    :raises ValueError: if it is anything else, because it is put between quotes.
+    :raises ValueError: if it has other characters, because it is inserted between quotes.
     """
     if not password or not set(password) <= set("0123456789abcdef"):
         raise ValueError("the database password must be hexadecimal digits")
@@ -271,13 +271,13 @@ def database_grants(password: str) -> str:
 def mariadbd_arguments(layout: Layout, settings: Settings, machine: Machine) -> list[str]:
     """Return the options of mariadbd: a small server, only on the loopback address.
 
-    Durability is traded for speed (a crash of the machine may lose a second of accounting).
+    It favours speed over durability: a crash of the machine may lose a second of accounting.
     """
     return [
         "--no-defaults",
         f"--user={machine.user}",
         f"--datadir={layout.database}",
-        # Each mariadbd deletes at its start the temporary tables that it finds, another server's too.
+        # At its start mariadbd deletes all temporary tables in its folder, also those of other servers.
         f"--tmpdir={layout.database_temporary}",
         f"--socket={layout.runtime / 'mariadb.socket'}",
         f"--pid-file={layout.runtime / 'mariadb.pid'}",
@@ -301,7 +301,7 @@ def sshd_config(
     """Return the SSH server's configuration: one user, one key, and SLURM_CONF for Slurm's commands."""
     session = {"SLURM_CONF": str(layout.slurm_conf), **(imitation.environment if imitation else {})}
     lines = [
-        # the first value of an option holds: those of the imitated site come first
+        # sshd uses the first value of an option, so those of the imitated site come first
         *(f"{name} {value}" for name, value in (imitation.sshd if imitation else {}).items()),
         f"ListenAddress {LOOPBACK}:{settings.ports['sshd']}",
         f"HostKey {layout.host_key}",
@@ -326,10 +326,10 @@ def sshd_config(
 
 
 def _only_loopback(machine: Machine) -> list[str]:
-    """Return the line that has Slurm listen at the address of the host's name instead of at all (slurm.conf(5)).
+    """Return the line that makes Slurm listen only at the address of the host's name (slurm.conf(5)).
 
-    Where the name means an address that other machines reach, they listen at all addresses: every message still needs
-    munge's key.
+    If other machines can reach this address, the daemons listen at all addresses; every message still needs munge's
+    key.
     """
     return ["CommunicationParameters=NoCtldInAddrAny,NoInAddrAny"] if machine.only_loopback else []
 

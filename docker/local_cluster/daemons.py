@@ -1,4 +1,4 @@
-"""The daemons of a cluster: how each is started, and how one sees that it serves."""
+"""The daemons of a cluster: their commands and readiness checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LOG_LINES_SHOWN = 15
-#: Seconds a daemon may take to stop by itself.
+#: Seconds in which a daemon should stop after a signal.
 STOP_PATIENCE = 20.0
 
 
@@ -35,7 +35,7 @@ class Daemon:
 
     :param name: ``munged``, ``slurmd:n1``, ...
     :param argv: the command that runs it in the foreground.
-    :param is_ready: says whether it serves.
+    :param is_ready: returns whether it is ready.
     :param node: the node whose slurmd it is.
     :param patience: seconds it may take to become ready.
     """
@@ -51,7 +51,7 @@ def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str
     """Return all daemons by name, in the order of starting; they stop in the reverse order."""
 
     def listens(name: str) -> Callable[[], bool]:
-        # Connecting would be simpler, and leave a complaint in the daemon's log.
+        # A connection would be simpler, but would cause an error message in the daemon's log.
         return lambda: processes.is_listening(settings.ports[name])
 
     conf = str(layout.slurm_conf)
@@ -61,7 +61,7 @@ def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str
             [
                 program("munged"),
                 "--foreground",
-                "--force",  # the socket's directory is closed to other users, which munged warns about
+                "--force",  # munged warns that the socket's directory is not accessible to other users
                 f"--socket={layout.munge_socket}",
                 f"--key-file={layout.munge_key}",
                 f"--pid-file={layout.runtime / 'munged.pid'}",
@@ -73,7 +73,7 @@ def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str
         Daemon(
             "mariadbd",
             [program("mariadbd"), *mariadbd_arguments(layout, settings, machine)],
-            # It listens before it has run the grants.
+            # It listens before it has executed the grants.
             lambda: "ready for connections" in _printed("mariadbd", layout),
             patience=180.0,
         ),
@@ -98,9 +98,9 @@ def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str
 
 
 def start(daemon: Daemon, layout: Layout) -> processes.ProcessIdentity:
-    """Start a daemon in its own session and record its process; do not wait until it serves.
+    """Start a daemon in its own session and record its process; do not wait until it is ready.
 
-    :raises ClusterError: if it ends at once.
+    :raises ClusterError: if it ends immediately.
     """
     log = layout.log(daemon.name)
     _set_aside(log)
@@ -119,16 +119,16 @@ def start(daemon: Daemon, layout: Layout) -> processes.ProcessIdentity:
             start_new_session=True,
         )
     process = processes.identify(child.pid)
-    # The daemon outlives this program: this object must not wait for it, nor complain that it still runs.
+    # The daemon continues after this program, so this object must not wait for it or warn that it still runs.
     child.returncode = 0
     if process is None:
-        raise ClusterError(f"{daemon.name} ended at once\n{log_tail(daemon.name, layout)}")
+        raise ClusterError(f"{daemon.name} ended immediately\n{log_tail(daemon.name, layout)}")
     processes.write_record(record_path(daemon.name, layout), process)
     return process
 
 
 def await_ready(daemon: Daemon, process: processes.ProcessIdentity, layout: Layout) -> None:
-    """Wait until a daemon serves.
+    """Wait until a daemon is ready.
 
     :raises ClusterError: with its last log lines, if it ends or takes too long.
     """
@@ -141,12 +141,12 @@ def await_ready(daemon: Daemon, process: processes.ProcessIdentity, layout: Layo
         raise ClusterError(f"{daemon.name} ended while starting\n{log_tail(daemon.name, layout)}")
     if not in_time:
         raise ClusterError(
-            f"{daemon.name} does not serve after {daemon.patience:.0f} s\n{log_tail(daemon.name, layout)}"
+            f"{daemon.name} is not ready after {daemon.patience:.0f} s\n{log_tail(daemon.name, layout)}"
         )
 
 
 def record_path(name: str, layout: Layout) -> Path:
-    """Return the file that remembers a daemon's process."""
+    """Return the file that records a daemon's process."""
     return layout.records / f"{name.replace(':', '-')}.json"
 
 
@@ -157,7 +157,7 @@ def running_process(name: str, layout: Layout) -> processes.ProcessIdentity | No
 
 
 def log_tail(name: str, layout: Layout) -> str:
-    """Return the last lines of a daemon's log, or of what it printed if it never came to logging."""
+    """Return the last lines of a daemon's log, or of its output if it did not start to log."""
     log = layout.log(name)
     for path in (log, log.with_suffix(".err")):
         with contextlib.suppress(OSError):
@@ -168,7 +168,7 @@ def log_tail(name: str, layout: Layout) -> str:
 
 
 def login_environment() -> dict[str, str]:
-    """Return what every login shell of this user has."""
+    """Return the environment of every login shell of this user."""
     user = pwd.getpwuid(os.geteuid())
     return {
         "PATH": SYSTEM_PATH,
@@ -180,7 +180,7 @@ def login_environment() -> dict[str, str]:
 
 
 def daemon_environment(layout: Layout) -> dict[str, str]:
-    """Return the environment of daemons and of the commands that talk to them: nothing of the caller's leaks in."""
+    """Return the environment of daemons and of Slurm's commands; it has no variables of the caller."""
     return {
         **login_environment(),
         "LANG": "C.UTF-8",
@@ -190,7 +190,7 @@ def daemon_environment(layout: Layout) -> dict[str, str]:
 
 
 def ask_slurm(layout: Layout, *command: str, timeout: float = 120.0) -> str:
-    """Run one of Slurm's commands and return what it prints.
+    """Run a command of Slurm and return its output.
 
     :raises ClusterError: if it fails or takes longer than *timeout* seconds.
     """
@@ -205,14 +205,14 @@ def ask_slurm(layout: Layout, *command: str, timeout: float = 120.0) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"{' '.join(command)} gave no answer in {timeout:.0f} s") from error
+        raise ClusterError(f"{' '.join(command)} did not answer within {timeout:.0f} s") from error
     if result.returncode != 0:
         raise ClusterError(f"{' '.join(command)} failed: {result.stderr.strip() or result.stdout.strip()}")
     return result.stdout
 
 
 def describe_machine(layout: Layout) -> Machine:
-    """Find out what the configuration files need to know about this machine and user."""
+    """Return the properties of this machine and user that the configuration files need."""
     user = pwd.getpwuid(os.geteuid()).pw_name
     loopback = _loopback_address(socket.gethostname())
     return Machine(
@@ -228,7 +228,7 @@ def describe_machine(layout: Layout) -> Machine:
 
 
 def _loopback_address(host: str) -> str | None:
-    """Return the one loopback address that a host's name means, None when other machines reach it by what it means."""
+    """Return the loopback address of a host's name, None if the name has an address that other machines can reach."""
     try:
         found = {
             str(each[4][0]) for each in socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
@@ -250,7 +250,7 @@ def _version(command: list[str]) -> tuple[int, int]:
     text = output.stdout + output.stderr
     found = re.search(r"(\d+)\.(\d+)", text)
     if found is None:
-        raise ClusterError(f"{' '.join(command)} names no version: {text.strip()}")
+        raise ClusterError(f"the output of {' '.join(command)} contains no version: {text.strip()}")
     return int(found[1]), int(found[2])
 
 
@@ -264,7 +264,7 @@ def _only_owner_writes(path: Path) -> bool:
 
 
 def _password_is_locked(user: str) -> bool:
-    """Return whether ``/etc/shadow`` locks the account; an sshd that cannot read it does not care either."""
+    """Return whether ``/etc/shadow`` locks the account; an sshd that cannot read the file ignores the lock, too."""
     with contextlib.suppress(OSError), open("/etc/shadow", encoding="utf-8", errors="replace") as shadow:
         for line in shadow:
             name, _, rest = line.partition(":")
@@ -283,6 +283,6 @@ def _socket_answers(path: Path) -> bool:
 
 
 def _set_aside(log: Path) -> None:
-    """Keep one older log."""
+    """Rename the log, so that one older log is kept."""
     with contextlib.suppress(FileNotFoundError):
         log.replace(log.with_suffix(".log.1"))

@@ -1,7 +1,7 @@
-"""What an imitated site has and the local cluster has not: its partitions, submission filter, nodes and login limits.
+"""Properties of an imitated site: its partitions, submission filter, nodes and login limits.
 
 A JSON file describes it; ``up --imitate FILE`` copies the file into the cluster's directory and keeps it for later
-starts. Slurm and sshd themselves refuse what the site refuses.
+starts. Slurm and sshd then refuse the same requests as those of the site.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Imitation:
 
     :param site: its name.
     :param partitions: name → options of slurm.conf(5); the first is the default. They replace the local ones.
-    :param absent_nodes: nodes without slurmd that Slurm counts, so that large jobs are judged and stay pending.
-    :param features: of each node, for ``--constraint``.
+    :param absent_nodes: nodes without slurmd that Slurm counts, so that it accepts large jobs, which stay pending.
+    :param features: features of each node, for ``--constraint``.
     :param gpu_requests: whether Slurm knows GPUs; otherwise it refuses each request for them.
     :param qualities: qualities of service in addition to ``normal``.
-    :param queued_of_quality: quality of service → jobs of a user that it takes (``MaxSubmitJobsPerUser``).
-    :param queued: jobs of a user that the site takes; 0 for any number.
+    :param queued_of_quality: quality of service → its maximum number of a user's jobs (``MaxSubmitJobsPerUser``).
+    :param queued: maximum number of a user's jobs on the site; 0 for no limit.
     :param filter: text of job_submit.lua; empty for none.
-    :param sshd: further options of sshd_config(5).
+    :param sshd: additional options of sshd_config(5).
     :param environment: environment variables of login sessions, and so of their jobs; without spaces.
     """
 
@@ -65,5 +65,5 @@ def load_imitation(path: Path) -> Imitation | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        raise ClusterError(f"{path} describes no site ({error})") from error
+        raise ClusterError(f"{path} is not a valid description of a site ({error})") from error
     return imitation

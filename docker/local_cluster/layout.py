@@ -1,4 +1,4 @@
-"""Layout of a cluster's files: one directory that stays, and one short private directory for sockets."""
+"""Layout of a cluster's files: a persistent directory, and a private directory with a short path for sockets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from local_cluster.errors import ClusterError
 
-#: Characters that slurm.conf, gres.conf (host-list syntax) and sshd_config all take literally.
+#: Characters that slurm.conf, gres.conf (host-list syntax) and sshd_config all interpret literally.
 PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@:~-]+")
 
-#: Parents tried for the runtime directory.  ``$TMPDIR`` is not: it differs between shells, and ``down`` must find
-#: what ``up`` made.
+#: Possible parents of the runtime directory. ``$TMPDIR`` is not one of them: it differs between shells, but ``down``
+#: must find the directory that ``up`` created.
 RUNTIME_PARENTS = (Path("/tmp"), Path("/var/tmp"))
 
 
@@ -24,8 +24,8 @@ class Layout:
     """Paths of one cluster.
 
     :param directory: configuration, keys, logs, accounting database, controller state; survives ``down``.
-    :param runtime: Unix sockets and slurmd's spool (whose step sockets are Unix sockets too: their path may have at
-        most 107 bytes, and clones live in deep folders); removed by ``down``.
+    :param runtime: Unix sockets and slurmd's spool, which contains the sockets of steps; removed by ``down``. Paths of
+        sockets are limited to 107 bytes, and checkouts may have long paths.
     """
 
     directory: Path
@@ -35,13 +35,13 @@ class Layout:
     def at(cls, directory: Path) -> Layout:
         """Return the layout of the cluster in *directory*, creating nothing.
 
-        :raises ClusterError: if the path has characters that Slurm's configuration files cannot hold.
+        :raises ClusterError: if the path has characters that Slurm's configuration files do not support.
         """
         resolved = directory.expanduser().resolve()
         if not PLAIN_PATH.fullmatch(str(resolved)):
             raise ClusterError(
-                f"{resolved}: Slurm's configuration files cannot hold this path (letters, digits and _./+@:~- only); "
-                "choose another place with --dir"
+                f"{resolved}: Slurm's configuration files do not support this path "
+                "(only letters, digits and _./+@:~-); choose another place with --dir"
             )
         digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:10]
         name = f"airflow-megatron-{os.geteuid()}-{digest}"
@@ -49,17 +49,17 @@ class Layout:
 
     @property
     def slurm_conf(self) -> Path:
-        """Slurm's configuration; slurmdbd.conf, gres.conf and cgroup.conf must lie beside it."""
+        """Slurm's configuration; slurmdbd.conf, gres.conf and cgroup.conf must be in the same folder."""
         return self.directory / "etc" / "slurm.conf"
 
     @property
     def imitation(self) -> Path:
-        """Description of the site that the cluster imitates, if it does."""
+        """Description of the imitated site, if there is one."""
         return self.directory / "imitation.json"
 
     @property
     def submission_filter(self) -> Path:
-        """Slurm's filter of submissions; it must lie beside slurm.conf."""
+        """Slurm's filter of submissions; it must be in the folder of slurm.conf."""
         return self.directory / "etc" / "job_submit.lua"
 
     @property
@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def munge_socket(self) -> Path:
-        """Where munged listens."""
+        """The socket of munged."""
         return self.runtime / "munge.socket"
 
     @property
@@ -99,7 +99,7 @@ class Layout:
 
     @property
     def database_password(self) -> Path:
-        """Password of the database user that slurmdbd is."""
+        """Password of slurmdbd's database user."""
         return self.directory / "database.password"
 
     @property
@@ -114,7 +114,7 @@ class Layout:
 
     @property
     def gpus(self) -> Path:
-        """Links to /dev/null that stand for GPUs."""
+        """Links to /dev/null that represent GPUs."""
         return self.directory / "gpus"
 
     @property
@@ -134,7 +134,7 @@ class Layout:
 
     @property
     def user_key(self) -> Path:
-        """The private key that opens the SSH server."""
+        """The private key for logins at the SSH server."""
         return self.ssh / "user_key"
 
     @property
@@ -144,7 +144,7 @@ class Layout:
 
     @property
     def known_hosts(self) -> Path:
-        """The server's host key as an SSH client wants it."""
+        """The server's host key in the format of SSH clients."""
         return self.ssh / "known_hosts"
 
     @property
@@ -159,7 +159,7 @@ class Layout:
 
     @property
     def description(self) -> Path:
-        """What a client needs to know; there while the cluster is up."""
+        """Connection data for clients; exists while the cluster is up."""
         return self.directory / "cluster.json"
 
     def log(self, daemon: str) -> Path:
@@ -167,7 +167,7 @@ class Layout:
         return self.directory / "log" / f"{daemon.replace(':', '-')}.log"
 
     def make_own_directory(self) -> None:
-        """Create the cluster's directory, or close it to other users: it holds keys, passwords and what jobs wrote."""
+        """Create the cluster's directory, or make it private: it contains keys, passwords and the output of jobs."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self.directory.stat()
         if found.st_uid == os.geteuid() and found.st_mode & 0o077:
@@ -176,7 +176,7 @@ class Layout:
     def make_directories(self) -> None:
         """Create the directories, private to this user.
 
-        :raises ClusterError: if the runtime directory exists and somebody else could have made or can enter it.
+        :raises ClusterError: if the runtime directory exists and is not private to this user.
         """
         self.make_own_directory()
         for path in (
@@ -212,7 +212,7 @@ class Layout:
 
 def _runtime_parent() -> Path:
     for parent in RUNTIME_PARENTS:
-        # slurmd executes job scripts from its spool, so a file system mounted noexec is of no use.
+        # slurmd executes job scripts from its spool, so the file system must not be mounted noexec.
         if parent.is_dir() and not os.statvfs(parent).f_flag & os.ST_NOEXEC:
             return parent
     raise ClusterError(

@@ -1,8 +1,8 @@
-"""Installing the Debian or Ubuntu packages that the local cluster is made of.
+"""Install the Debian or Ubuntu packages of the local cluster.
 
-The packages' own scripts would start system daemons and enable them for the next boot.  Neither is wanted on a
-laptop: a ``policy-rc.d`` that forbids starting is in place while ``apt-get`` runs, and the units of newly installed
-packages are disabled afterwards.
+The scripts of the packages would start system daemons and enable them for the next boot, which is unwanted on a
+laptop. Therefore a ``policy-rc.d`` forbids the start while ``apt-get`` runs, and the units of newly installed packages
+are disabled afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from local_cluster.errors import ClusterError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-#: What each package is needed for: Debian package name -> programs that must be there.
+#: Debian package -> programs that must exist.
 PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "munge": ("munged",),
     "mariadb-server": ("mariadbd", "mariadb-install-db"),
@@ -33,10 +33,10 @@ PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "openssh-client": ("ssh", "ssh-keygen"),
 }
 
-#: Needed by tests alone: the cluster starts without them.
+#: Needed only by tests: the cluster starts without them.
 TEST_PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {"faketime": ("faketime",)}
 
-#: Needed by the tests of pages; large, and not in every distribution.
+#: Needed by the tests of pages; large, and not available in every distribution.
 BROWSER_PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {"chromium": ("chromium",)}
 
 #: ``/usr/sbin`` is not in an ordinary user's PATH on Debian.
@@ -82,9 +82,9 @@ def program(name: str) -> str:
 
 
 def missing_packages(wanted: Mapping[str, tuple[str, ...]] = PROGRAMS_BY_PACKAGE) -> list[str]:
-    """Return the packages whose programs are not all there, in a fixed order.
+    """Return the packages with missing programs, in a fixed order.
 
-    :param wanted: package -> programs that must be there.
+    :param wanted: package -> programs that must exist.
     """
     return [
         package
@@ -97,18 +97,20 @@ def install(
     say: Callable[[str], None],
     wanted: Mapping[str, tuple[str, ...]] = PROGRAMS_BY_PACKAGE | TEST_PROGRAMS_BY_PACKAGE,
 ) -> None:
-    """Install what is missing with ``apt-get``, as root or through ``sudo``; start no system daemon.
+    """Install missing packages with ``apt-get``, as root or with ``sudo``; start no system daemon.
 
     :param say: receives one line for each step.
-    :param wanted: package -> programs that must be there.
-    :raises ClusterError: if it cannot be done.
+    :param wanted: package -> programs that must exist.
+    :raises ClusterError: if the installation fails.
     """
     missing = missing_packages(wanted)
     if not missing:
         say("all packages are installed")
         return
     if shutil.which("apt-get") is None:
-        raise ClusterError(f"this is not Debian or Ubuntu (no apt-get): install by hand {' '.join(missing)}")
+        raise ClusterError(
+            f"this is not Debian or Ubuntu (no apt-get): install these packages yourself: {' '.join(missing)}"
+        )
     as_root = _root_prefix(missing)
     say(f"installing {' '.join(missing)}")
     environment = ("env", "DEBIAN_FRONTEND=noninteractive", "DEBIAN_PRIORITY=critical")
@@ -116,10 +118,10 @@ def install(
         say("apt-get update")
         update = [*as_root, *environment, "apt-get", *APT_OPTIONS, "-q", "update"]
         if _run_logged(update).returncode != 0:
-            # One unreachable third-party source fails the whole update; the lists that matter may still be there.
-            say("apt-get update reported errors; going on with the package lists there are")
+            # One unreachable third-party source fails the whole update, but the required package lists may exist.
+            say("apt-get update reported errors; continuing with the existing package lists")
         say("apt-get install (this takes a minute or two)")
-        # --no-remove: never trade, say, an installed MySQL server for MariaDB.
+        # --no-remove: never replace an installed MySQL server with MariaDB, for example.
         choices = ("--yes", "--no-remove", "--no-install-recommends")
         result = _run_logged(
             [*as_root, *environment, "apt-get", *APT_OPTIONS, "-q", "install", *choices, *missing]
@@ -131,7 +133,7 @@ def install(
     _disable_units(as_root, missing, say)
     still_missing = missing_packages(wanted)
     if still_missing:
-        raise ClusterError(f"apt-get succeeded, yet programs of {' '.join(still_missing)} are not found")
+        raise ClusterError(f"apt-get succeeded, but programs of {' '.join(still_missing)} are still missing")
     say("installed")
 
 
@@ -155,9 +157,9 @@ def _last_lines(text: str, count: int = 15) -> str:
 
 @contextlib.contextmanager
 def _no_daemon_starts(as_root: tuple[str, ...], say: Callable[[str], None]) -> Iterator[None]:
-    """Forbid package scripts to start daemons; put things back as they were, also after a failure."""
+    """Forbid package scripts to start daemons; restore the previous state, also after a failure."""
     if SAVED_POLICY_FILE.exists():
-        say(f"putting back {POLICY_FILE}, left aside by an installation that was killed")
+        say(f"restoring {POLICY_FILE}, which a killed installation had renamed")
         _as_root_or_fail(as_root, "mv", "-f", str(SAVED_POLICY_FILE), str(POLICY_FILE))
     elif POLICY_FILE.exists() and POLICY_FILE.read_text(errors="replace") == POLICY_TEXT:
         _as_root_or_fail(as_root, "rm", "-f", str(POLICY_FILE))
@@ -194,7 +196,7 @@ def _as_root_or_fail(as_root: tuple[str, ...], *command: str) -> None:
 
 
 def _disable_units(as_root: tuple[str, ...], packages: list[str], say: Callable[[str], None]) -> None:
-    """Keep the units of newly installed packages from starting at the next boot."""
+    """Disable the units of newly installed packages, so that they do not start at the next boot."""
     systemctl = shutil.which("systemctl")
     if systemctl is None:
         return
@@ -214,7 +216,7 @@ def _disable_units(as_root: tuple[str, ...], packages: list[str], say: Callable[
 
 
 def _also_installed(packages: list[str]) -> list[str]:
-    """Return packages that hold another one's units: the versioned MariaDB server behind the meta package."""
+    """Return packages that contain the units of a meta package: the versioned MariaDB server."""
     if "mariadb-server" not in packages:
         return []
     names = _run_logged(["dpkg-query", "-W", "-f", "${binary:Package}\n", "mariadb-server-*"]).stdout.split()

@@ -1,4 +1,4 @@
-"""Find and end the processes of a cluster, never a process that merely got an old number."""
+"""Find and end the processes of a cluster, but never a later process with a reused number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 PROC = Path("/proc")
-#: The kernel's TCP_LISTEN, as ``/proc/net/tcp`` writes it.
+#: The kernel's TCP_LISTEN, in the format of ``/proc/net/tcp``.
 TCP_LISTEN = "0A"
 
 #: Set in the environment of every daemon, to the cluster's directory.
@@ -27,9 +27,9 @@ NODE_MARKER = "AIRFLOW_MEGATRON_LOCAL_CLUSTER_NODE"
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process that no later process can be mistaken for.
+    """The identity of a process, different from that of any later process.
 
-    :param pid: process number, used again after the process ended.
+    :param pid: process number, which the kernel reuses after the process has ended.
     :param started: clock ticks from boot to its start (field 22 of proc(5)'s ``stat``).
     :param boot: the kernel's ``boot_id``.
     """
@@ -59,7 +59,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def is_running(process: ProcessIdentity) -> bool:
-    """Return whether this very process still runs."""
+    """Return whether exactly this process still runs."""
     return identify(process.pid) == process
 
 
@@ -69,7 +69,7 @@ def arguments(pid: int) -> list[str]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """Return the environment a process was started with; empty if it may not be read."""
+    """Return the environment at the start of a process; empty if it may not be read."""
     pairs = (item.partition("=") for item in _nul_separated(PROC / str(pid) / "environ"))
     return {name: value for name, _, value in pairs}
 
@@ -96,7 +96,7 @@ def own_pids() -> list[int]:
 
 
 def descendants(roots: Iterable[int]) -> list[int]:
-    """Return all processes below the given ones, as they are now."""
+    """Return all current descendants of the given processes."""
     parents = {pid: parent_of(pid) for pid in own_pids()}
     found: set[int] = set()
     level = set(roots)
@@ -107,12 +107,12 @@ def descendants(roots: Iterable[int]) -> list[int]:
 
 
 def cluster_pids(directory: Path, slurm_conf: Path, sshd_config: Path, ssh_port: int | None) -> list[int]:
-    """Find every process of a cluster, also those whose parent crashed: daemons, job steps, jobs, SSH sessions.
+    """Return every process of a cluster, even if its parent crashed: daemons, job steps, jobs, SSH sessions.
 
-    :param directory: of the cluster; daemons carry it in their environment (:data:`MARKER`).
+    :param directory: folder of the cluster; daemons have it in their environment (:data:`MARKER`).
     :param slurm_conf: a process with this SLURM_CONF and a SLURM_JOB_ID is part of a job.
-    :param sshd_config: sshd writes its title over its environment, but the title names this file.
-    :param ssh_port: where the SSH server listens; its sessions hold connections to it.
+    :param sshd_config: sshd overwrites its environment with its title, but the title contains this path.
+    :param ssh_port: port of the SSH server; its sessions have connections to it.
     """
     sockets = {inode for port, _, inode in _tcp_sockets() if port == ssh_port and inode != "0"}
     found = []
@@ -134,10 +134,11 @@ def is_listening(port: int) -> bool:
 
 
 def node_pids(cluster: Iterable[int], node: str) -> list[int]:
-    """Return those processes of a cluster that would vanish if one node lost power.
+    """Return the processes of a cluster that would end if one node lost power.
 
-    :param cluster: what :func:`cluster_pids` found.
-    :param node: its name; slurmd and its step daemons carry :data:`NODE_MARKER`, tasks Slurm's SLURMD_NODENAME.
+    :param cluster: result of :func:`cluster_pids`.
+    :param node: name of the node; slurmd and its step daemons have :data:`NODE_MARKER` in their environment, tasks have
+        Slurm's SLURMD_NODENAME.
     """
     here = set()
     for pid in cluster:
@@ -150,10 +151,10 @@ def node_pids(cluster: Iterable[int], node: str) -> list[int]:
 def end(
     processes: Iterable[ProcessIdentity], patience: float, first: signal.Signals = signal.SIGTERM
 ) -> None:
-    """End processes: ask, wait, then kill.
+    """End processes: send a signal, wait, then kill.
 
-    :param processes: those to end; others with the same numbers are left alone.
-    :param patience: seconds between asking and killing.
+    :param processes: the processes to end; later processes with the same numbers are not signalled.
+    :param patience: seconds between the first signal and SIGKILL.
     :param first: the signal to send first; SIGKILL ends the processes at once.
     :raises ClusterError: if one survives.
     """
@@ -175,7 +176,7 @@ def _signal_and_wait(
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 0.05) -> bool:
-    """Wait until a condition holds; return whether it came to hold in time."""
+    """Wait until a condition holds; return whether it did within the time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:
@@ -185,14 +186,14 @@ def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 
 
 
 def write_record(path: Path, process: ProcessIdentity) -> None:
-    """Remember a daemon's process on disk."""
+    """Record the process of a daemon on disk."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(json.dumps(asdict(process)) + "\n")
     temporary.replace(path)
 
 
 def read_record(path: Path) -> ProcessIdentity | None:
-    """Return the remembered process; None if there is no record or a damaged one."""
+    """Return the recorded process; None if there is no record or it is damaged."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
         return ProcessIdentity(int(found["pid"]), int(found["started"]), str(found["boot"]))
@@ -201,7 +202,7 @@ def read_record(path: Path) -> ProcessIdentity | None:
 
 
 def _send(process: ProcessIdentity, how: signal.Signals) -> None:
-    """Signal this very process: a pidfd cannot come to mean another one between the check and the signal."""
+    """Signal exactly this process: unlike a number, a pidfd cannot refer to another process after the check."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -221,7 +222,7 @@ def _stat_fields(pid: int) -> list[str] | None:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # The second field is the program's name in parentheses, and may hold blanks and parentheses itself.
+    # The second field is the program's name in parentheses, which may contain blanks and parentheses.
     return text.rpartition(")")[2].split()
 
 
@@ -233,7 +234,7 @@ def _nul_separated(path: Path) -> list[str]:
 
 
 def _is_sshd(pid: int) -> bool:
-    """Return whether a process runs OpenSSH's server; from 9.8 on a session is its own program, ``sshd-session``."""
+    """Return whether a process runs OpenSSH's server; from 9.8 on, sessions run ``sshd-session``."""
     words = _title_words(pid)
     return bool(words) and Path(words[0].removesuffix(":")).name.startswith("sshd")
 

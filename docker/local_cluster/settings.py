@@ -1,4 +1,4 @@
-"""The size of a cluster and the ports it listens on."""
+"""The size and the ports of a cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVICES = ("mariadbd", "slurmdbd", "slurmctld", "sshd")
 
 @dataclass(frozen=True)
 class Size:
-    """How large the cluster claims to be; nothing checks that the machine really has it.
+    """The configured size of the cluster; the machine need not have these resources.
 
     :param nodes: number of slurmd daemons, named n1, n2, ...
     :param gpus_per_node: fake GPUs of each.
@@ -63,7 +63,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that one ``up`` keeps for the next.
+    """Settings that ``up`` reuses from the previous start.
 
     :param size: see :class:`Size`.
     :param ports: TCP port of each of :data:`SERVICES` and of each slurmd (``slurmd:n1``).
@@ -73,7 +73,7 @@ class Settings:
     ports: dict[str, int]
 
     def save(self, path: Path) -> None:
-        """Write the settings as JSON, whole or not at all."""
+        """Write the settings as JSON, atomically."""
         text = json.dumps({"size": dataclasses.asdict(self.size), "ports": self.ports}, indent=1)
         temporary = path.with_name(path.name + ".new")
         temporary.write_text(text + "\n")
@@ -102,9 +102,9 @@ def port_names(size: Size) -> list[str]:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on a TCP port of any address now."""
+    """Return whether a server could now listen on a TCP port of any address."""
     with socket.socket() as probe:
-        # As the daemons do: a port whose last connections are in TIME_WAIT can be listened on.
+        # Like the daemons, accept a port whose last connections are in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
@@ -114,11 +114,11 @@ def is_free(port: int) -> bool:
 
 
 def choose_ports(size: Size, kept: dict[str, int], avoid: Iterable[int] = ()) -> dict[str, int]:
-    """Choose a free port for each service, keeping those chosen before where they are still free.
+    """Choose a free port for each service; keep the previous ports if they are still free.
 
-    :param size: decides how many there are.
-    :param kept: ports chosen before.
-    :param avoid: ports not to be chosen anew, for example of another cluster that is being set up.
+    :param size: determines the number of ports.
+    :param kept: ports of the previous start.
+    :param avoid: ports that are not to be chosen, for example of another cluster that is being set up.
     :raises ClusterError: if there are not enough.
     """
     return free_ports(port_names(size), kept, avoid)
@@ -128,14 +128,14 @@ def free_ports(names: Sequence[str], kept: Mapping[str, int], avoid: Iterable[in
     """Return a free port for each name.
 
     :param names: names of the ports
-    :param kept: ports chosen before; used again where they are still free
-    :param avoid: ports that are not to be chosen anew
+    :param kept: ports of the previous start; reused if they are still free
+    :param avoid: ports that are not to be chosen
     :raises ClusterError: if there are not enough
     """
     ports = {name: kept[name] for name in names if name in kept and is_free(kept[name])}
     taken = {*ports.values(), *kept.values(), *avoid}
     candidates = list(PORT_RANGE)
-    # Two clusters that come up at the same time must not try the same ports in the same order.
+    # Two clusters that start at the same time must not try the same ports in the same order.
     random.Random(os.urandom(16)).shuffle(candidates)
     for name in names:
         while name not in ports:

@@ -1,7 +1,7 @@
-"""Print those requirements of a lock file that this Python does not have: missing_requirements.py LOCK.
+"""Print the requirements of a lock file that this Python does not have: missing_requirements.py LOCK.
 
-An image of NVIDIA's or AMD's has torch, numpy and others in builds of its own, which stay. What it lacks is installed
-with the versions and checksums of the lock file.
+An image of NVIDIA or AMD has special builds of torch, numpy and other packages, which are kept. Missing packages are
+installed with the versions and checksums of the lock file.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 
 def normalized(name: str) -> str:
-    """Return the name of a distribution as the index compares it (PEP 503)."""
+    """Return the normalized name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def missing(lock: str, installed: set[str]) -> str:
-    """Return the entries, each a requirement with the lines of its hashes, whose distribution is not installed."""
+    """Return the entries (a requirement with its hashes) whose distribution is not installed."""
     entries = re.findall(r"^[A-Za-z0-9].*?(?=^[A-Za-z0-9]|\Z)", lock, re.M | re.S)
     return "".join(entry for entry in entries if normalized(re.split(r"[=\[; ]", entry)[0]) not in installed)
 

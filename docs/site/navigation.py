@@ -25,7 +25,7 @@ def with_all_pages(sections: Sequence[dict[str, Any]], pages: Sequence[str]) -> 
         ((title, entries),) = section.items()
         found: list[str] = []
         for entry in entries:
-            # a page that stands in the navigation by its name is not taken by the pattern of another section
+            # a page that the navigation lists by name is not matched by the pattern of another section
             matched = [
                 page for page in left if page == entry or (page not in named and fnmatchcase(page, entry))
             ]

@@ -74,7 +74,7 @@ def _required_of_stages(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _places(schema: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return section → the keys under which it stands, the shortest first; a section within itself is left out."""
+    """Return section → its keys, the shortest first; a section within itself is left out."""
     found: dict[str, list[str]] = {}
     queue = deque([("", schema, frozenset[str]())])
     while queue:

@@ -1,4 +1,4 @@
-"""What a sweep announces to other DAGs."""
+"""Assets that a sweep emits for other DAGs."""
 
 from __future__ import annotations
 

@@ -111,5 +111,5 @@ def only_warns(rule: SiteRuleSection) -> bool:
 
 
 def makes_jobs_wait(rule: SiteRuleSection) -> bool:
-    """Return whether the site takes the jobs that violate the rule, and starts them later."""
+    """Return whether the site accepts jobs that violate the rule, and starts them later."""
     return rule.max_running is not None or rule.max_running_nodes is not None

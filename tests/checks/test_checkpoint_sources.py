@@ -49,7 +49,7 @@ def with_checkout(cluster: ClusterProfile, trainer: TrainerName) -> ClusterProfi
 
 
 def begins(job: Job, cluster: ClusterProfile) -> str:
-    """Return the arguments that the script adds as long as the training has no checkpoint of its own."""
+    """Return the arguments that the script adds while the training has no checkpoint."""
     lines = job_script(job, cluster, 1).splitlines()
     added = [line.strip() for line in lines if line.strip().startswith("command+=(")]
     return added[0].removeprefix("command+=(").removesuffix(")")
@@ -187,6 +187,18 @@ def test_arguments_that_begin_every_attempt_anew_are_warned_of(
     text = " ".join(map(str, plan.warnings))
     assert ("applies to every attempt" in text) is bool(told)
     assert told in text
+
+
+@pytest.mark.parametrize(
+    ("save", "told"),
+    [("/other", True), ("{{ run_dir }}/checkpoints", False), ("{{ run_dir }}/checkpoints/", False)],
+)
+def test_a_training_that_saves_where_nothing_looks(save: str, told: bool, cluster: ClusterProfile) -> None:
+    stages = f"stages: {{train: {{kind: train, megatron: {{train_iters: 100, save: '{save}'}}}}}}"
+    plan = check_sweep(load_sweep_text(spec_text(point="p", stages=stages, more=MODEL), "s.yaml"), cluster)
+    text = " ".join(map(str, plan.warnings))
+    assert (f"it saves to {save}, and later attempts" in text) is told
+    assert "applies to every attempt" not in text
 
 
 @pytest.mark.parametrize("kind", ["benchmark", "lr_finder", "command"])

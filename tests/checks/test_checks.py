@@ -1,4 +1,4 @@
-"""What the checks before submission refuse, what they warn about, and what they let pass."""
+"""Errors and warnings of the checks before submission, and valid specs without any."""
 
 from __future__ import annotations
 
@@ -19,6 +19,39 @@ def test_a_good_sweep_passes_without_a_word() -> None:
     plan = checked(TRUNK)
     assert plan.warnings == ()
     assert len(plan.jobs) == 2 * 4
+
+
+def test_one_value_that_several_stages_get_is_one_error() -> None:
+    text = changed(("time: 6h}", "time: 6h, options: [--job-name=x]}"))
+    (problem,) = errors_of(text)
+    assert problem.line == line_of(text, "slurm: ")
+    assert problem.message == (
+        "stage pretrain at point lr0.001: slurm.options hold --job-name=x, which a job may not set; the same at 1 more"
+        " point and in 3 more stages"
+    )
+
+
+def test_a_value_of_an_option_that_sbatch_refuses() -> None:
+    text = changed(("time: 6h}", "time: 6h, options: [--time-min=2h]}"))
+    (problem,) = errors_of(text)
+    assert problem.line == line_of(text, "slurm: ")
+    assert "slurm.options hold --time-min=2h, which sbatch refuses;" in problem.message
+    assert problem.hint == "write minutes or [days-]hours:minutes:seconds: 06:00:00"
+
+
+def test_the_same_text_in_two_places_is_two_errors() -> None:
+    options = "slurm: {options: [--job-name=x]}\n    "
+    text = changed(
+        (
+            "    megatron:\n      train_iters: 300\n      lr_decay_iters: 360",
+            f"    {options}megatron:\n      train_iters: 300\n      lr_decay_iters: 360",
+        ),
+        ("    start: {checkpoint", f"    {options}start: {{checkpoint"),
+    )
+    assert [problem.message.partition(" at ")[0] for problem in errors_of(text)[:2]] == [
+        "stage pretrain",
+        "stage cooldown",
+    ]
 
 
 class TestCheckpoints:
@@ -92,7 +125,7 @@ class TestCheckpoints:
         )
 
     def test_iteration_zero(self) -> None:
-        """What a cooldown of too few iterations works out to: it would begin at whatever checkpoint there is."""
+        """The result for a cooldown with too few iterations, which would start from any existing checkpoint."""
         (problem,) = errors_of(changed(("checkpoint: 240", 'checkpoint: "{{ train_iters - 360 }}"')))
         assert "whole number from 1" in problem.message
 
@@ -204,7 +237,7 @@ class TestSchedules:
 
     @pytest.mark.parametrize("trainer", ["megatron_lm", "megatron_core"])
     def test_a_training_that_saves_nothing(self, trainer: str) -> None:
-        """The launch commands of benchmarks say --save-interval 0 and give no --save."""
+        """The launch commands of benchmarks have --save-interval 0 and no --save."""
         head, stages = TRUNK.split("  cooldown:")
         alone = changed(
             ("name: trunk\n", f"name: trunk\ntrainer: {trainer}\n"),
@@ -310,17 +343,17 @@ stages: {pretrain: {kind: train}}
             (
                 "cosine",
                 "lr_warmup_samples: 4000",
-                "warm-up of 4000 samples: the learning rate gets no higher",
+                "warm-up of 4000 samples: the learning rate never exceeds",
             ),
-            ("linear", "lr_warmup_samples: 100001", "gets no higher than 0.1%"),
-            ("linear", "lr_warmup_samples: 4000", "gets no higher than 2.5%"),
-            ("constant", "lr_warmup_samples: 101", "gets no higher than 99%"),
-            ("inverse-square-root", "lr_warmup_samples: 200", "gets no higher than 50%"),
+            ("linear", "lr_warmup_samples: 100001", "never exceeds 0.1%"),
+            ("linear", "lr_warmup_samples: 4000", "never exceeds 2.5%"),
+            ("constant", "lr_warmup_samples: 101", "never exceeds 99%"),
+            ("inverse-square-root", "lr_warmup_samples: 200", "never exceeds 50%"),
             ("cosine", "lr_warmup_fraction: 0.5", "warm-up of 100000 samples"),
             (
                 "WSD, lr_wsd_decay_samples: 10, lr_wsd_decay_style: linear",
                 "lr_warmup_samples: 400",
-                "gets no higher than 25%",
+                "never exceeds 25%",
             ),
         ],
     )
@@ -383,15 +416,15 @@ class TestLimits:
         [
             (
                 {"max_nodes": 1},
-                "stage pretrain at point lr0.001: asks for 2 nodes; cluster alps gives a job 1",
+                "stage pretrain at point lr0.001: requests 2 nodes; cluster alps allows 1 per job",
                 "nodes: 2",
             ),
             (
                 {"min_nodes": 4},
-                "stage pretrain at point lr0.001: asks for 2 nodes; cluster alps takes jobs of 4 or more",
+                "stage pretrain at point lr0.001: requests 2 nodes; cluster alps accepts jobs of 4 nodes or more",
                 "nodes: 2",
             ),
-            ({"max_time": "4h"}, "asks for 06:00:00; cluster alps gives an attempt 04:00:00", "time: 6h"),
+            ({"max_time": "4h"}, "requests 06:00:00; cluster alps allows 04:00:00 per attempt", "time: 6h"),
             (
                 {"max_gpu_hours": 100},
                 "the sweep can take 194 GPU-hours (walltime × GPUs of 8 jobs); cluster alps allows 100",
@@ -407,7 +440,7 @@ class TestLimits:
 
     def test_more_jobs_than_the_queue_takes(self) -> None:
         (warning,) = checked(TRUNK, alps(max_jobs=3)).warnings
-        assert "up to 4 jobs can be due at once; cluster alps takes 3" in warning.message
+        assert "up to 4 jobs can be due at once; cluster alps accepts 3" in warning.message
         assert "max_active_points: 1" in warning.hint
         assert checked(f"max_active_points: 1\n{TRUNK}", alps(max_jobs=3)).warnings == ()
 
@@ -419,8 +452,8 @@ class TestLimits:
         text = f"{TRUNK}poll_interval: 5\n"
         (warning,) = checked(text, cluster).warnings
         assert warning.line == line_of(text, "poll_interval")
-        assert warning.message == "poll_interval is 5; cluster alps is polled every 60 s at most"
-        assert warning.hint == "write 60 or more, or nothing"
+        assert warning.message == "poll_interval is 5; cluster alps is polled at most once every 60 s"
+        assert warning.hint == "write 60 or more, or remove it"
         assert checked(TRUNK, cluster).warnings == ()
         assert checked(f"{TRUNK}poll_interval: 60\n", cluster).warnings == ()
 
@@ -457,7 +490,7 @@ class TestNames:
         job = self.jobs()[0]
         (finding,) = template_findings([_copy(job, run_dir=f"/scratch/{rest}")])
         assert not finding.warning
-        assert "run_dir still holds" in finding.message
+        assert "run_dir still contains" in finding.message
         (finding,) = template_findings([_copy(job, command=("echo", rest))])
         assert finding.warning
 
@@ -466,5 +499,87 @@ class TestNames:
         assert checked(text).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("iteration", "told"), [(240, None), (250, "saves every 60"), (400, "ends at iteration 300")]
+)
+def test_a_command_that_waits_for_a_checkpoint(iteration: int, told: str | None) -> None:
+    stage = "  after:\n    kind: command\n    command: [x]\n    parent: pretrain\n"
+    stage += f"    start: {{checkpoint: {iteration}}}\n"
+    text = f"{TRUNK}{stage}"
+    problems = errors_of(text)
+    assert [problem.line for problem in problems] == [
+        line_of(text, f"start: {{checkpoint: {iteration}}}")
+    ] * bool(told)
+    assert told is None or f"needs checkpoint {iteration} of pretrain, which {told}" in problems[0].message
+
+
+def test_fewer_samples_than_one_batch() -> None:
+    trunk, _, _ = TRUNK.partition("  cooldown:")
+    _, _, lengths = trunk.rpartition("megatron:\n")
+    text = changed(
+        (lengths, "      train_samples: 63\n      save_interval: 60\n"),
+        ("WSD\n  lr_warmup_iters: 10", "constant"),
+        text=trunk,
+    )
+    (problem,) = errors_of(text)
+    assert "train_samples 63 is less than one batch of global_batch_size 64" in problem.message
+    assert (problem.line, problem.hint) == (line_of(text, "train_samples"), "train_samples of 64 or more")
+    assert errors_of(text.replace("63", "64")) == []
+
+
 def _copy(job: Job, **values: object) -> Job:
     return Job.from_json({**job.to_json(), **values})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            "start: {checkpoint: 240}",
+            "start: {any: [{checkpoint: 250}, {file: go}]}",
+            "a condition that never holds",
+        ),
+        (
+            "    start: {checkpoint",
+            "    cancel: {checkpoint: 250, of: pretrain}\n    start: {checkpoint",
+            "never holds",
+        ),
+        (
+            "    start: {checkpoint",
+            "    events: [{log: x, do: notify, when: {checkpoint: 250, of: pretrain}}]\n    start: {checkpoint",
+            "never holds",
+        ),
+        ("start: {checkpoint: 240}", "start: {any: [{checkpoint: 240}, {file: go}]}", ""),
+    ],
+)
+def test_checkpoints_that_conditions_ask_for(old: str, new: str, told: str) -> None:
+    warnings = [problem.message for problem in checked(TRUNK.replace(old, new)).warnings]
+    found = [message for message in warnings if "needs checkpoint 250 of pretrain" in message]
+    assert len(found) == bool(told)
+    assert all(told in message for message in found)
+
+
+def test_a_stage_that_finishes_at_a_checkpoint_that_is_never_saved() -> None:
+    text = TRUNK.replace("    start: {checkpoint", "    finish: {checkpoint: 250}\n    start: {checkpoint")
+    (problem,) = errors_of(text)
+    assert "needs checkpoint 250 of cooldown, which saves every 60 iterations only" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        (
+            "  logs: {kind: command, command: [x]}\n",
+            "stage 'logs' works in logs/, where 'pretrain' keeps its files",
+        ),
+        (
+            "  eval_results: {kind: train, megatron: {train_iters: 60, lr_wsd_decay_iters: 6}}\n",
+            "stage 'eval_results' works in eval_results/, where 'pretrain' keeps its files",
+        ),
+        ("  prepare: {kind: command, command: [x]}\n", ""),
+    ],
+)
+def test_a_stage_that_is_named_like_a_folder_of_a_training(stage: str, told: str) -> None:
+    found = [problem.message for problem in errors_of(TRUNK + stage) if "where" in problem.message]
+    assert len(found) == bool(told)
+    assert all(told in message for message in found)

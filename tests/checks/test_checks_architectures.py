@@ -1,4 +1,4 @@
-"""A model that no architecture of the converter can express, told before its training is submitted."""
+"""A model that no architecture of the converter can express is reported before its training is submitted."""
 
 from __future__ import annotations
 
@@ -68,6 +68,16 @@ def test_a_setting_under_its_flags_name_and_one_that_is_not_given() -> None:
 )
 def test_what_only_the_job_can_know(spared: dict[str, str]) -> None:
     assert errors_of(changed(*spared.items(), text=ODD)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("declared", ["{}", "{type: int, default: 3}", "{action: StoreTrue}"])
+def test_an_argument_of_a_fork_that_is_not_given(declared: str) -> None:
+    text = changed(
+        ("name: trunk\n", f"name: trunk\nextra_arguments: {{our_flag: {declared}}}\n"),
+        ("  vocab_size: 100\n", f"  vocab_size: 100\n{LLAMA}  disable_bias_linear: true\n"),
+    )
+    assert errors_of(by_upstream(text, "core_v0.16.1"), upstream()) == []
 
 
 @pytest.mark.slow

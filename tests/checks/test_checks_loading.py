@@ -1,4 +1,4 @@
-"""A training that loads a checkpoint with another schedule is checked for what the release makes of it."""
+"""A training that loads a checkpoint with another schedule is checked by the rules of its release."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_cooldown_to_zero_that_upstream_would_not_make(release: str, message: 
     text = upstream(release, ("lr_decay_iters: 300,", "lr_decay_iters: 300, min_lr: 0,"))
     (problem,) = errors_of(text, CLUSTER)
     assert message in problem.message
-    assert problem.hint == "the min_lr of pretrain; or trainer: megatron_core, which uses new ones"
+    assert problem.hint == "keep the min_lr of pretrain; or write trainer: megatron_core, which uses new ones"
     assert problem.line == line_of(text, "megatron: {train_iters: 300, lr_decay_iters: 300")
 
 
@@ -82,3 +82,84 @@ def test_another_learning_rate_after_a_rollback() -> None:
         "{lr: ", "{override_opt_param_scheduler: true, lr: "
     )
     assert errors_of(ours, CLUSTER) == []
+
+
+ADAM = ("lr_decay_style: WSD", "optimizer: adam, lr_decay_style: WSD")
+COOLDOWN = ("lr_decay_iters: 300,", "lr_decay_iters: 300, optimizer: sgd,")
+
+
+@pytest.mark.parametrize("trainer", ["megatron_lm", "megatron_core"])
+def test_another_optimizer_in_the_branch(trainer: str) -> None:
+    text = upstream("core_v0.16.1", ADAM, COOLDOWN, ("megatron_lm", trainer))
+    (problem,) = errors_of(text, CLUSTER)
+    assert (
+        "its optimizer is sgd, and the checkpoint of pretrain that it loads has the state of adam: the job would end as"
+        " it loads it"
+    ) in problem.message
+    assert problem.line == line_of(text, "megatron: {train_iters: 300, lr_decay_iters: 300, optimizer: sgd")
+    assert "no_load_optim: true" in problem.hint
+
+
+@pytest.mark.parametrize("given", ["no_load_optim: true", "finetune: true", "optimizer: adamw"])
+def test_another_optimizer_that_loads_no_state_of_another(given: str) -> None:
+    pairs = (ADAM, COOLDOWN, ("optimizer: sgd,", f"optimizer: sgd, {given},".replace("sgd, optimizer: ", "")))
+    assert errors_of(upstream("core_v0.16.1", *pairs, ("megatron_lm", "megatron_core")), CLUSTER) == []
+
+
+DIVIDED = ("lr_decay_iters: 300,", "lr_decay_iters: 300, use_distributed_optimizer: true,")
+
+
+@pytest.mark.parametrize("trainer", ["megatron_lm", "megatron_core"])
+@pytest.mark.parametrize(
+    ("pair", "message", "hint"),
+    [
+        (DIVIDED, "pretrain, whose checkpoint it loads, does not divide", "use_distributed_optimizer: false"),
+        (
+            ("lr_decay_iters: 360,", "lr_decay_iters: 360, use_distributed_optimizer: true,"),
+            "pretrain, whose checkpoint it loads, divides the optimizer's state",
+            "use_distributed_optimizer: true",
+        ),
+    ],
+    ids=["in the branch", "in the trunk"],
+)
+def test_a_distributed_optimizer_in_one_of_both(
+    trainer: str, pair: tuple[str, str], message: str, hint: str
+) -> None:
+    (problem,) = errors_of(upstream("core_v0.16.1", pair, ("megatron_lm", trainer)), CLUSTER)
+    assert message in problem.message
+    assert hint in problem.hint
+
+
+def test_a_distributed_optimizer_that_loads_no_state() -> None:
+    pairs = (DIVIDED, ("lr_decay_iters: 300,", "lr_decay_iters: 300, no_load_optim: true,"))
+    assert errors_of(upstream("core_v0.16.1", *pairs), CLUSTER) == []
+
+
+def test_another_optimizer_after_a_rollback() -> None:
+    rollback = ("sweep:", "restart: {after_rollback: {optimizer: sgd}}\nsweep:")
+    text = upstream("core_v0.16.1", rollback, ("megatron_lm", "megatron_core"))
+    for problem in errors_of(text, CLUSTER):
+        assert "has the state of adam" in problem.message
+        assert problem.line == line_of(text, "restart:")
+
+
+SGD = ("lr_decay_style: WSD", "optimizer: sgd, lr_decay_style: WSD")
+
+
+def test_sgd_that_upstream_cannot_continue() -> None:
+    text = upstream("core_v0.16.1", SGD)
+    (branch,) = errors_of(text, CLUSTER)
+    assert (
+        "core_v0.16.1 cannot load the state of sgd from checkpoints in the format torch_dist"
+        in branch.message
+    )
+    assert branch.hint == "add ckpt_format: torch; or trainer: megatron_core"
+    (warning,) = checked(text.partition("  cooldown:")[0], CLUSTER).warnings
+    assert "torch_dist: every attempt after the first would end at its start" in warning.message
+
+
+@pytest.mark.parametrize(
+    "pair", [("bf16: true", "bf16: true, ckpt_format: torch"), ("megatron_lm", "megatron_core")]
+)
+def test_sgd_that_can_be_continued(pair: tuple[str, str]) -> None:
+    assert checked(upstream("core_v0.16.1", SGD, pair), CLUSTER).warnings == ()

@@ -1,4 +1,4 @@
-"""Stages that would write the same files are refused; those that follow each other are not."""
+"""Stages that would write the same files are refused, except stages that follow each other."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_two_points_that_write_the_same_are_refused(cluster: ClusterProfile) -> 
             "  train: {kind: train}\n  convert: {kind: convert, parent: train, each_checkpoint: {from_iteration: 80}}\n"
             "  half: {kind: convert, parent: train, start: {checkpoint: 50}}\n"
         ),
-        # a branch has a directory of its own
+        # a branch has a separate directory
         (
             "  train: {kind: train}\n  more: {kind: train, parent: train, start: {checkpoint: 50}}\n"
             "  convert: {kind: convert, parent: [train, more]}\n"
@@ -121,7 +121,7 @@ def test_two_points_that_write_the_same_are_refused(cluster: ClusterProfile) -> 
             "  a: {kind: command, command: [x], outputs: [table]}\n"
             '  b: {kind: command, parent: a, command: [y], outputs: ["{{ parent.run_dir }}/table"]}\n'
         ),
-        # a model evaluated a second time in a directory of its own
+        # a second evaluation of a model in a separate directory
         CHAIN
         + "  quick: {kind: evaluate, parent: convert}\n"
         + '  full: {kind: evaluate, parent: convert, start: {from: "{{ parent.run_dir }}/converted_hf/iter_100"}}\n',

@@ -1,4 +1,4 @@
-"""Jobs that send their own records to a tracker that receives them from Airflow."""
+"""Jobs that send records to a tracker that also receives them from Airflow."""
 
 from __future__ import annotations
 

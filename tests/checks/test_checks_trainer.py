@@ -1,4 +1,4 @@
-"""What this project's own trainer would refuse, told before submission."""
+"""Errors of this project's trainer are reported before submission."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from checked_chain import alps
 from airflow_megatron.plan.sweep_plan import Plan, check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import HOME_VARIABLE, templates_dir
+from airflow_megatron.spec.documents.shipped_files import shipped
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
@@ -62,12 +63,29 @@ def test_what_the_trainer_takes() -> None:
             ("  lr: 1e-3", "  lr: 1e-3\n  optimizer: lamb\n  use_mup: true"),
             "--use-mup knows no rule for --optimizer lamb",
         ),
+        (("  lr: 1e-3\n", ""), r"--lr must be given; .* \(give lr\)"),
     ],
-    ids=["batch", "heads", "mup"],
+    ids=["batch", "heads", "mup", "missing"],
 )
 def test_refusals(change: tuple[str, str], told: str) -> None:
     with pytest.raises(SpecError, match=told):
         planned(SPEC.replace(*change))
+
+
+def test_a_template_of_the_site_may_add_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sbatch").mkdir()
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    incomplete = SPEC.replace("  lr: 1e-3\n", "")
+    own = tmp_path / "sbatch" / "train.sbatch.j2"
+    text = (shipped("sbatch") / own.name).read_text()
+    own.write_text(text)
+    with pytest.raises(SpecError, match="--lr must be given"):
+        planned(incomplete)
+    own.write_text(f"{text}\n# it adds --lr 1e-4\n")
+    (warning,) = planned(incomplete).warnings
+    assert "--lr must be given" in str(warning)
 
 
 def test_a_command_in_the_trainers_place() -> None:
@@ -80,7 +98,7 @@ def test_a_command_in_the_trainers_place() -> None:
 def test_it_is_asked_only_when_nothing_else_is_wrong() -> None:
     with pytest.raises(SpecError) as caught:
         planned(SPEC.replace("train_iters: 10", "train_iters: 10\n  lr_warmup_iters: 20"))
-    assert "the trainer refuses" not in str(caught.value)
+    assert "the trainer rejects" not in str(caught.value)
 
 
 def test_a_trainer_that_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +106,7 @@ def test_a_trainer_that_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
     bad = SPEC.replace("16", "24")
     with pytest.raises(SpecError, match="must be a multiple"):
-        planned(bad)  # a project without programs of its own has the package's
+        planned(bad)  # a project without programs uses those of the package
     program = tmp_path / "Megatron-LM" / "check_arguments.py"
     program.parent.mkdir()
     program.write_text("import nowhere")

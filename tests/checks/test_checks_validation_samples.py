@@ -1,4 +1,4 @@
-"""A branch reads on in its trunk's validation samples; what is set aside for it must be enough."""
+"""A branch continues with the validation samples of its trunk, which must be enough for both."""
 
 from __future__ import annotations
 

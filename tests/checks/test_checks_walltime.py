@@ -1,9 +1,9 @@
-"""A training that stops itself after its walltime is warned about."""
+"""A training that would stop itself only after its walltime causes a warning."""
 
 from __future__ import annotations
 
 import pytest
-from checked_chain import changed, checked, line_of
+from checked_chain import changed, checked, errors_of, line_of
 
 
 @pytest.mark.slow
@@ -14,3 +14,11 @@ def test_an_exit_after_the_walltime() -> None:
     assert warning.hint == "exit_duration_in_mins: 324"
     assert warning.line == line_of(text, "exit_duration")
     assert checked(text.replace("in_mins: 360", "in_mins: 350")).warnings == ()
+
+
+def test_a_signal_at_the_start() -> None:
+    text = changed(("time: 6h", "time: 6h, signal_before: 8h"))
+    problems = errors_of(text)
+    assert "told to save and exit as it starts" in problems[0].message
+    assert {problem.line for problem in problems} == {line_of(text, "signal_before")}
+    assert problems[0].hint == "signal_before: 5400s or less"

@@ -1,4 +1,4 @@
-"""Partitions of a cluster profile: checked before submission, and what they add to a job."""
+"""Partitions of a cluster profile: their checks before submission, and the values that they add to a job."""
 
 from __future__ import annotations
 
@@ -121,14 +121,18 @@ def test_parameters_beside_or_inside_the_name_win() -> None:
         (
             "gpus_per_node: 4",
             "gpus_per_node: 8",
-            "stage pretrain at point lr0.001: partition gpu has 4 GPUs per node, 8 asked",
+            "stage pretrain at point lr0.001: partition gpu has 4 GPUs per node, 8 requested",
         ),
-        ("nodes: 2", "nodes: 3", "asks for 3 nodes; partition gpu gives a job 2"),
-        ("time: 6h", "time: 30h", "asks for 1-06:00:00; partition gpu gives an attempt 1-00:00:00"),
-        ("time: 6h", "time: 6h, cpus_per_task: 13", "partition gpu has 48 CPU cores per node, 52 asked"),
+        ("nodes: 2", "nodes: 3", "requests 3 nodes; partition gpu allows 2 per job"),
+        ("time: 6h", "time: 30h", "requests 1-06:00:00; partition gpu allows 1-00:00:00 per attempt"),
+        ("time: 6h", "time: 6h, cpus_per_task: 13", "partition gpu has 48 CPU cores per node, 52 requested"),
         ("partition: cpu", "partition: gpuu", "cluster alps has no partition 'gpuu'"),
         ("partition: cpu", "partition: 'cpu,gpuu'", "cluster alps has no partition 'gpuu'"),
-        ("partition: cpu", "partition: cpu, gpus_per_node: 1", "partition cpu has 0 GPUs per node, 1 asked"),
+        (
+            "partition: cpu",
+            "partition: cpu, gpus_per_node: 1",
+            "partition cpu has 0 GPUs per node, 1 requested",
+        ),
     ],
 )
 def test_what_no_node_has_is_refused_where_it_stands(old: str, new: str, message: str) -> None:
@@ -153,12 +157,12 @@ def test_without_a_description_every_partition_may_be_named() -> None:
     ("cores", "options", "message"),
     [
         (10, [], ""),
-        (11, [], "partition gpu has 48 CPU cores per node, of which Slurm reserves 8; 44 asked"),
+        (11, [], "partition gpu has 48 CPU cores per node, of which Slurm reserves 8, 44 requested"),
         (12, ["-S 0"], ""),
         (12, ["--core-spec=0"], ""),
         (11, ["--core-spec=4"], ""),
-        (12, ["--core-spec=4"], "of which Slurm reserves 4; 48 asked"),
-        (13, ["-S 0"], "partition gpu has 48 CPU cores per node, 52 asked"),
+        (12, ["--core-spec=4"], "of which Slurm reserves 4, 48 requested"),
+        (13, ["-S 0"], "partition gpu has 48 CPU cores per node, 52 requested"),
     ],
 )
 def test_cores_that_the_site_reserves_on_each_node(cores: int, options: list[str], message: str) -> None:

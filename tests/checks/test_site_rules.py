@@ -1,4 +1,4 @@
-"""The profiles of real sites: a chain passes on each, and each of their rules refuses jobs beyond it."""
+"""The profiles of real sites: a chain passes on each, and each rule refuses jobs beyond its limit."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_rules_about_small_jobs_and_qualities_of_service() -> None:
     small: dict[str, Any] = {"nodes": 1, "time": "1h", "gpus_per_node": 1}
     assert reported(cluster, small)[0] == ""
     errors, _ = reported(cluster, {**small, "qos": "large"})
-    assert "asks for 1 node; the site's rule: large jobs have two nodes or more" in errors
+    assert "requests 1 node; the site's rule: large jobs have two nodes or more" in errors
     assert reported(cluster, {**small, "nodes": 2, "qos": "large"})[0] == ""
     errors, _ = reported(cluster, {**small, "qos": "debug"})
     assert 'time: "00:30:00"' in errors
@@ -187,7 +187,7 @@ def test_rules_about_what_runs_at_the_same_time() -> None:
     )
     assert reported(cluster, {**slurm, "nodes": 10, "qos": "small"}) == ("", "")
     errors, _ = reported(cluster, {**slurm, "nodes": 11, "qos": "small"})
-    assert "asks for 11 nodes; the site's rule: a user gets 10 nodes" in errors
+    assert "requests 11 nodes; the site's rule: a user gets 10 nodes" in errors
     assert "would never start" in errors
 
 

@@ -99,7 +99,7 @@ class LoginSite:
         return list(pinned.plan().jobs)
 
     def submitted(self, job: Job, job_id: str) -> Path:
-        """Write what a submission leaves in the run directory; return the attempt's folder."""
+        """Write the records of a submission to the run directory; return the attempt's folder."""
         attempt = self.place / job.stage_dir / "1"
         attempt.mkdir(parents=True)
         (attempt / "jobid").write_text(f"{job_id}\n")
@@ -107,7 +107,7 @@ class LoginSite:
         return attempt
 
     def finished(self, job: Job, job_id: str) -> None:
-        """Write what a job leaves that has ended well."""
+        """Write the records of a successful job."""
         attempt = self.submitted(job, job_id)
         record = {"exit_code": 0, "started": 1000.0, "ended": 1060.5, "job_id": job_id}
         (attempt / "exit.json").write_text(json.dumps(record))

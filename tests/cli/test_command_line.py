@@ -51,9 +51,7 @@ JUDGES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["plan", "--format", "names"], ["lint", "--quiet"]], ids=" ".join)
-def test_a_look_at_a_spec_imports_neither_airflow_nor_what_judges_jobs(
-    words: list[str], tmp_path: Path
-) -> None:
+def test_reading_a_spec_imports_neither_airflow_nor_supervision(words: list[str], tmp_path: Path) -> None:
     spec = tmp_path / "small.yaml"
     spec.write_text(
         "point: a\nstages: {go: {kind: command, command: [echo, hi]}}\nsweep: {params: {b: [1]}}\nparams: {b: 1}\n"

@@ -1,4 +1,4 @@
-"""The command line: what it prints, where, and with which exit status."""
+"""The command line: its output, output streams and exit status."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TestLint:
             0, f"{SHIPPED}: {len(plan.points)} points, {len(plan.jobs)} jobs, digest {plan.digest}\n", ""
         )
 
-    def test_all_files_are_looked_at(self, call: Callable[..., Answer]) -> None:
+    def test_all_files_are_checked(self, call: Callable[..., Answer]) -> None:
         Path("bad.yaml").write_text(CHAIN.replace("kind: convert", "kind: convrt"))
         Path("worse.yaml").write_text("point: {{ lr }}\n")
         answer = call("lint", "bad.yaml", "chain.yaml", "worse.yaml", "none.yaml")
@@ -64,7 +64,7 @@ class TestLint:
         assert lines[2].startswith("worse.yaml:1:")
         assert lines[3].endswith("none.yaml: no such file (specs: bad, chain, worse)")
 
-    def test_nothing_to_look_at(self, call: Callable[..., Answer]) -> None:
+    def test_no_specs(self, call: Callable[..., Answer]) -> None:
         answer = call("lint")
         assert answer.status == 2
         assert "Missing argument" in answer.stderr
@@ -84,7 +84,7 @@ class TestPlan:
         assert "pretrain checkpoint 130" in answer.stdout
         assert answer.stdout.rstrip().endswith(f"2 points, 19 jobs, digest {plan.digest}")
 
-    def test_equal_words_give_equal_text(self, call: Callable[..., Answer]) -> None:
+    def test_the_same_command_prints_the_same_text(self, call: Callable[..., Answer]) -> None:
         assert call("plan", "chain", "--format", "json") == call("plan", "./chain.yaml", "--format", "json")
 
     @pytest.mark.parametrize(
@@ -92,6 +92,8 @@ class TestPlan:
         [
             (["plan", "chian"], "chian.yaml: no such file (did you mean 'chain'?)"),
             (["plan", "./chian.yaml"], "chian.yaml: no such file"),
+            (["plan", "chain.txt"], "chain.txt.yaml: no such file (did you mean 'chain'?)"),
+            (["plan", "chain.v2"], "chain.v2.yaml: no such file (did you mean 'chain'?)"),
             (
                 ["plan", "chain", "--cluster", "lokal"],
                 "there is no cluster profile 'lokal' (did you mean 'local'?)",
@@ -100,16 +102,28 @@ class TestPlan:
             (["render", "chian", "--job", "x"], "chian.yaml: no such file (did you mean 'chain'?)"),
         ],
     )
-    def test_what_is_not_there(self, words: list[str], message: str, call: Callable[..., Answer]) -> None:
+    def test_missing_files(self, words: list[str], message: str, call: Callable[..., Answer]) -> None:
         answer = call(*words)
         assert (answer.status, answer.stdout) == (1, "")
         assert answer.stderr.strip().endswith(message)
         assert "Traceback" not in answer.stderr
 
+    def test_a_spec_with_a_dot_in_its_name(self, call: Callable[..., Answer]) -> None:
+        Path("chain.v2.yaml").write_text(CHAIN.replace("name: chain", "name: chain-2"))
+        for word in ("chain.v2", "chain.v2.yaml", "chain.v2.yml"):
+            assert "chain.v2.yaml" in call("lint", word).stdout.replace(f"{word}:", "chain.v2.yaml:")
+            assert json.loads(call("plan", word, "--format", "json").stdout)["sweep"] == "chain-2"
+
     def test_a_sweep_whose_file_has_another_name(self, call: Callable[..., Answer]) -> None:
         Path("first_sweep.yaml").write_text(CHAIN.replace("name: chain", "name: first-sweep # tiny"))
         answer = call("plan", "first-sweep", "--format", "json")
         assert json.loads(answer.stdout)["sweep"] == "first-sweep"
+
+    @pytest.mark.parametrize("name", ["draft.txt", "draft.YAML", "draft.yaml.txt"])
+    def test_a_file_with_another_ending(self, name: str, call: Callable[..., Answer]) -> None:
+        Path(name).write_text(CHAIN)
+        for word in ("draft", "draft.yaml"):
+            assert f"({name} is there: rename it to draft.yaml)" in call("plan", word).stderr
 
     def test_a_sweep_of_two_files(self, call: Callable[..., Answer]) -> None:
         for file in ("first.yaml", "second.yaml"):
@@ -189,7 +203,7 @@ def test_a_reader_that_stops_early_does_no_harm() -> None:
 
 
 def test_the_local_cluster_is_made_as_large_as_the_profiles_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command that each profile for GPUs names in its first line passes its sizes on."""
+    """The command in the first line of each profile for GPUs passes the sizes on."""
     started: list[list[str]] = []
 
     def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""What jobs have written reaches a terminal as text: no cursor moves, nothing is hidden or reordered."""
+"""Output of jobs reaches a terminal as plain text: no cursor movement, nothing hidden or reordered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from airflow_megatron.results.readings.progress import progress_grid, progress_l
 from airflow_megatron.results.readings.snapshot import RunSnapshot, SweepSnapshot
 from airflow_megatron.results.readings.sweep_jobs import read_jobs
 from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.signatures import find_signature, shipped_signatures
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.supervision.live_log import harmless
 
 if TYPE_CHECKING:
@@ -99,11 +101,8 @@ def test_status_and_verdicts(sequence: str) -> None:
     assert found is None or found.line.isprintable()
     assert harmless(line).isprintable()
     (job,) = read_jobs([{"name": "j", "point": "p", "stage": "train", "kind": "train", "run_dir": "/r"}])
-    verdict = {
-        "outcome": "failed",
-        "reason": f"x{sequence}y",
-        "line": line.decode(errors="replace"),
-        "attempt": 1,
-    }
+    verdict = RecordedVerdict.of(
+        Verdict(Outcome.FAILED, f"x{sequence}y", line=line.decode(errors="replace")), 1
+    )
     run = RunSnapshot("/r", verdicts={"train": verdict})
     assert_plain("\n".join(progress_lines(progress_grid(SweepSnapshot({"/r": run}), [job]))))

@@ -1,4 +1,4 @@
-"""``airflow-megatron fit`` against a login node, with the logs that runs have left there."""
+"""``airflow-megatron fit`` on a login node with the logs of runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ stages:
 
 
 def leave_log(site: LoginSite, job: Job, number: int) -> float:
-    """Write what a training leaves that ended with the loss of a parabola; return its best learning rate."""
+    """Write the log of a training whose final loss lies on a parabola; return the best learning rate."""
     layers, hidden, rate = (float(job.params[name]) for name in ("num_layers", "hidden_size", "lr"))
     parameters = int(12 * layers * hidden**2 + 1000 * hidden)
     best = 3e-3 * (1e6 / parameters) ** 0.3
@@ -80,10 +80,10 @@ def test_a_run_is_fitted_and_the_next_spec_lints(site: LoginSite) -> None:
     assert answer.status == 0, answer.stderr
     assert "N: unpadded parameters; validation loss; in brackets: 95 % intervals" in answer.stdout
     assert "Laws of the optimum" in answer.stdout
-    assert "wrote sweep_specs/next.yaml: 1 jobs, no errors" in answer.stderr
+    assert "wrote sweep_specs/next.yaml: 1 job, no errors" in answer.stderr
     assert site.call("lint", "sweep_specs/next.yaml").status == 0
     written = (site.place / "sweep_specs" / "next.yaml").read_text()
-    # what it is predicted for is what it trains: 100 iterations of 16 samples of 256 tokens
+    # the prediction is for the trained tokens: 100 iterations of 16 samples of 256 tokens
     assert "D 410k tokens" in written
     assert [
         path.name for path in (site.place / "sweep_specs").iterdir() if path.name.startswith(".fit")

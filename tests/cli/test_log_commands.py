@@ -94,3 +94,10 @@ def test_absent_file(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(tmp_path / "x.out")])
     assert result.exit_code == 1
     assert "x.out: No such file" in result.stderr
+
+
+def test_a_file_without_log_lines(tmp_path: Path) -> None:
+    other = tmp_path / "s.yaml"
+    other.write_text("name: s\n")
+    result = CliRunner().invoke(app, [str(other)])
+    assert (result.stdout, result.stderr) == ("", "no line of a Megatron training in this log\n")

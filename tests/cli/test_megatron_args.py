@@ -39,14 +39,14 @@ DISTILL = ["--export-kd-cfg", "distill.yaml"]
 
 
 def rules(*options: str, argv: list[str], release: str = "0.19.0", **line: object) -> list[str]:
-    """Names of the rules that a command line breaks, as the command prints them."""
+    """Return the names of the rules that a command line violates, from the output of the command."""
     text = json.dumps({"argv": COMMAND + argv, "world_size": 8, **line})
     result = CliRunner().invoke(app, ["check", "--release", release, *options], input=text)
     assert result.exit_code == 0, result.output
     return [problem["rule"] for problem in json.loads(result.stdout)["problems"]]
 
 
-def test_the_first_iteration_is_asked_for() -> None:
+def test_the_first_iteration_is_checked_on_request() -> None:
     assert rules(argv=["--eval-interval", "0"]) == []
     assert rules("--first-iteration", argv=["--eval-interval", "0"]) == ["iteration.evaluation-interval"]
     assert rules("--first-iteration", argv=[]) == []
@@ -67,7 +67,7 @@ def test_a_machine_is_described() -> None:
     assert rules("--packages", "flashinfer", argv=DISTILL) == ["parse.package-flag"]
 
 
-def test_a_machine_is_that_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "there.yaml").write_text(
         "ssh_conn_id: x\nrun_root: /runs\npython: python3\nmegatron_lm_dir: /m\n"
         "gpu: b200\nenv: {CUDA_DEVICE_MAX_CONNECTIONS: 8}\n"

@@ -1,4 +1,4 @@
-"""``airflow-megatron report`` against a login node."""
+"""``airflow-megatron report`` on a login node."""
 
 from __future__ import annotations
 

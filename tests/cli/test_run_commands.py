@@ -1,4 +1,4 @@
-"""status, report and cancel against a login node, with what runs have left there."""
+"""``status``, ``report`` and ``cancel`` on a login node with the records of runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 class TestStatus:
     @pytest.mark.slow
-    def test_all_looks_share_one_login(self, site: LoginSite) -> None:
+    def test_all_queries_share_one_login(self, site: LoginSite) -> None:
         jobs = site.run_sweep("first")
         with looks_at(check_sweep(load_sweep(site.spec))) as look:
             assert look().count(StageState.FINISHED) == 0
@@ -37,14 +37,23 @@ class TestStatus:
         assert site.server.logins == 1
 
     @pytest.mark.slow
-    def test_a_connection_that_breaks_between_two_looks_is_replaced(self, site: LoginSite) -> None:
+    def test_a_connection_that_breaks_between_two_queries_is_replaced(self, site: LoginSite) -> None:
         with looks_at(check_sweep(load_sweep(site.spec))) as look:
             look()
             site.server.signal_sessions(signal.SIGKILL)
             assert look().count(StageState.WAITING) == 4
         assert site.server.logins == 2
 
-    def test_a_login_node_that_is_away(self, site: LoginSite) -> None:
+    def test_a_queue_that_cannot_be_read(self, site: LoginSite) -> None:
+        site.submitted(site.run_sweep("first")[0], "101")
+        site.command("squeue", "exit 1")
+        last = site.call("status", "study").stdout.splitlines()[-1]
+        assert last.endswith("(squeue does not answer on site: states are from files alone)")
+        assert json.loads(site.call("status", "study", "--format", "json").stdout)["without_queue"] == [
+            "site"
+        ]
+
+    def test_an_unreachable_login_node(self, site: LoginSite) -> None:
         site.server.stop()
         answer = site.call("status", "study")
         assert answer.status == 1
@@ -65,7 +74,7 @@ class TestReport:
         for number, job in enumerate(site.run_sweep("whole"), 101):
             site.finished(job, str(number))
         site.run_sweep("a part", "left")
-        # the newest run has one point; the earlier one is reported as it was planned
+        # the newest run has one point; the earlier one is reported with its own plan
         answer = site.call("report", "study", "--run", "whole")
         assert answer.status == 0, answer.stderr
         folder = site.place / "local" / "results" / "study" / "runs" / "whole"
@@ -77,7 +86,7 @@ class TestReport:
         assert answer.status == 0
         about = json.loads((folder.parent / "a%20part" / "about.json").read_text())
         assert (about["run"], about["points"], about["selection"]) == ("a part", 1, "left")
-        # the sweep's own report stays the one that holds more
+        # the sweep's own report remains the one with more results
         assert json.loads((folder.parents[1] / "about.json").read_text())["run"] == "whole"
 
     @pytest.mark.slow
@@ -110,7 +119,7 @@ class TestResults:
         for _ in range(2):
             answer = site.call("results", "rebuild", "study")
             assert answer.status == 0, answer.stderr
-            assert "whole: 1 rows of iterations" in answer.stdout
+            assert "whole: 1 row of iterations" in answer.stdout
             results = load("study", root=str(site.place / "local" / "results"))
             (row,) = results.iterations.to_dicts()
             assert (row["point"], row["stage"], row["attempt"], row["job_id"]) == (
@@ -121,7 +130,7 @@ class TestResults:
             )
             assert (row["iteration"], row["loss"], row["offset"]) == (10, 2.5, len("noise\n"))
             assert results.attempts["outcome"].to_list() == ["finished"]
-        assert "became one" not in site.call("results", "compact", "study").stdout
+        assert "merged into one" not in site.call("results", "compact", "study").stdout
         assert site.call("results", "rebuild", "study", "--run", "other").status == 1
 
 
@@ -139,14 +148,14 @@ class TestCancel:
         reconnect()
 
     @pytest.mark.slow
-    def test_what_is_left_to_do_is_named(self, cancel: Callable[..., Answer]) -> None:
+    def test_remaining_work_is_reported(self, cancel: Callable[..., Answer]) -> None:
         answer = cancel()
         assert answer.status == 1
         assert answer.stdout == "0 runs stopped, 0 jobs cancelled\n"
         assert "Airflow's runs of study were not stopped" in answer.stderr
 
     @pytest.mark.slow
-    def test_queued_jobs_are_cancelled_all_the_same(
+    def test_queued_jobs_are_cancelled_without_airflows_database(
         self, site: LoginSite, cancel: Callable[..., Answer]
     ) -> None:
         jobs = [job for job in site.run_sweep("first") if job.stage == "work"]
@@ -163,7 +172,7 @@ class TestCancel:
         assert "Airflow's runs of study were not stopped" in answer.stderr
 
     @pytest.mark.slow
-    def test_a_login_node_that_is_away_is_given_up_soon(
+    def test_an_unreachable_login_node_is_given_up_soon(
         self, site: LoginSite, cancel: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("airflow_megatron.cli.runs.cancel.ANSWER_WINDOW_S", 3.0)
@@ -201,7 +210,9 @@ class TestCancel:
         answer = cancel()
         assert answer.stderr.count("the login node of site has not answered for") == 1
 
-    def test_a_wrong_cluster_stops_nothing(self, site: LoginSite, cancel: Callable[..., Answer]) -> None:
+    def test_a_wrong_cluster_does_not_stop_the_command(
+        self, site: LoginSite, cancel: Callable[..., Answer]
+    ) -> None:
         answer = cancel("--cluster", "sit")
         assert answer.status == 1
         assert "(did you mean 'site'?)" in answer.stderr

@@ -29,7 +29,7 @@ def test_simulation(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--gpus", "100"], "multiple of 8"),
         (["--rate", "0"], "a rate must be positive"),
@@ -37,10 +37,10 @@ def test_simulation(run, tmp_path):
         (["--policy", "best"], "no budgets"),
     ],
 )
-def test_invalid_options_are_reported(run, words, said):
+def test_invalid_options_are_reported(run, words, expected):
     result = run("simulate", "--days", "1", "--seeds", "1", *words)
     assert result.status == 2
-    assert said in " ".join(result.stderr.replace("│", " ").split())
+    assert expected in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_check(run):

@@ -1,4 +1,4 @@
-"""What Airflow logs does not stand before a command's answer."""
+"""Log messages of Airflow do not appear before the output of a command."""
 
 from __future__ import annotations
 

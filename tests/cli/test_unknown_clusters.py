@@ -29,7 +29,7 @@ slurm: {sbatch: {nodes: 1, gpus_per_node: 2, time: "01:00:00"}}
 sweep: {type: product, groups: [{params: {backend.megatron.lr: [1e-3, 2e-3]}}]}
 """
 SIDECAR = "max_jobs: 3\ncluster: locl\n"
-TOLD = "there is no cluster profile 'locl' (did you mean 'local'?)"
+MESSAGE = "there is no cluster profile 'locl' (did you mean 'local'?)"
 COMMANDS = [("lint",), ("plan",), ("build", "scripts"), ("status",), ("cancel",), ("report",)]
 
 
@@ -48,13 +48,13 @@ def test_of_a_native_spec(command: tuple[str, ...], call: Callable[..., Answer],
     (tmp_path / "study.yaml").write_text(NATIVE)
     answer = call(command[0], "study.yaml", *command[1:])
     assert answer.status == 1
-    assert f"study.yaml:3:1: {TOLD}" in answer.stdout + answer.stderr
+    assert f"study.yaml:3:1: {MESSAGE}" in answer.stdout + answer.stderr
 
 
 def test_of_a_preset(call: Callable[..., Answer], tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(NATIVE)
     (tmp_path / "study.yaml").write_text("extends: base.yaml\nname: study\n")
-    assert f"base.yaml:3:1: {TOLD}" in call("lint", "study.yaml").stdout
+    assert f"base.yaml:3:1: {MESSAGE}" in call("lint", "study.yaml").stdout
 
 
 @pytest.mark.parametrize("text", [AUTOEXPERIMENT, OELLM], ids=["autoexperiment", "oellm"])
@@ -62,7 +62,7 @@ def test_of_a_sidecar(text: str, call: Callable[..., Answer], tmp_path: Path) ->
     (tmp_path / "study.yaml").write_text(text)
     (tmp_path / "study.yaml.airflow.yml").write_text(SIDECAR)
     answer = call("lint", "study.yaml")
-    assert f"study.yaml.airflow.yml:2:1: {TOLD}" in answer.stdout
+    assert f"study.yaml.airflow.yml:2:1: {MESSAGE}" in answer.stdout
     assert answer.status == 1
 
 

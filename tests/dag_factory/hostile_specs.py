@@ -1,4 +1,4 @@
-"""Specs that would harm others: each ends in an error of its own, or in DAGs of its own."""
+"""Harmful specs: each causes only an error for itself, or only its own DAGs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command_stage(name: str, more: str = "") -> str:
 
 
 def reserved_names() -> Iterator[tuple[str, str, str]]:
-    """Yield (what, spec, part of the message) of stages named as Airflow's or the DAGs' own things."""
+    """Yield (name, spec, part of the message) of stages with reserved names of Airflow or of the DAGs."""
     for name in ("plan", "arrays", "launch", "wait", "report", "cancel_left", "resolve", "return_value"):
         yield (
             f"shared {name}",
@@ -42,7 +42,7 @@ def reserved_names() -> Iterator[tuple[str, str, str]]:
 
 
 def unusual_names() -> Iterator[tuple[str, str, str]]:
-    """Yield names, tags and values that Airflow's keys cannot hold."""
+    """Yield names, tags and values that Airflow's keys cannot represent."""
     for length in (101, 150, 5000):
         yield f"tag of {length}", spec(tags=f"[{'t' * length}]"), f"a tag of {length} characters"
     for tag in ("''", "' '", '"\\t"'):
@@ -140,7 +140,7 @@ def shapes() -> Iterator[tuple[str, str, str]]:
 
 
 def notifiers() -> Iterator[tuple[str, str, str]]:
-    """Yield notifiers that nobody has allowed; none of their modules may be imported."""
+    """Yield notifiers that the operator has not permitted; none of their modules may be imported."""
     for path in (
         *(
             "venv.__main__.X",
@@ -162,7 +162,7 @@ def notifiers() -> Iterator[tuple[str, str, str]]:
 
 
 def expressions() -> Iterator[tuple[str, str, str]]:
-    """Yield undefined names and expressions that fail, in every place that is evaluated."""
+    """Yield undefined names and failing expressions, in every place that is evaluated."""
     for name in (
         "undefined_name",
         "lrr",
@@ -181,7 +181,7 @@ def expressions() -> Iterator[tuple[str, str, str]]:
 
 
 def long_words() -> Iterator[tuple[str, str, str]]:
-    """Yield specs that are wrong in a word of a length that no list of errors takes."""
+    """Yield specs with an invalid word that is too long for a list of errors."""
     length = 1_000_000
     word = "w" * length
     for key in (
@@ -219,7 +219,7 @@ def long_words() -> Iterator[tuple[str, str, str]]:
 
 
 def endless() -> Iterator[tuple[str, str]]:
-    """Yield specs that take longer than they may, or more memory, if they are not stopped."""
+    """Yield specs that would exceed the limits of time or memory."""
     yield "an expression", spec(point="\"{{ 'x' * 10**9 }}\"")
     yield "patterns", spec(point="\"{{ range(10**7) | map('string') | join }}\"")
     axes = ", ".join(f"a{number}: {list(range(30))}" for number in range(4))

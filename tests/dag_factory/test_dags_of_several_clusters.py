@@ -1,4 +1,4 @@
-"""The DAGs of a sweep that names several clusters."""
+"""The DAGs of a sweep with several clusters."""
 
 from __future__ import annotations
 

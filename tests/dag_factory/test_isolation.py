@@ -1,4 +1,4 @@
-"""A spec, whatever it holds, changes no other sweep's DAGs, and costs a bounded time."""
+"""No spec can change the DAGs of another sweep, and each takes a bounded time."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from airflow_megatron.dag_factory.spec_files import (
 )
 from airflow_megatron.dag_factory.spec_folder import read_spec_folder
 from airflow_megatron.spec.documents.project import clusters_dir
+from airflow_megatron.spec.trust import isolation
 from airflow_megatron.spec.trust.isolation import Limits, run_isolated
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def test_each_is_refused_by_itself(
 
 
 class TestTime:
-    """What a folder may cost: 2 s of processor time for a spec, 10 s for all bad ones together."""
+    """Limits of a folder: 2 s of processor time for each spec, and 10 s for all invalid ones together."""
 
     @pytest.mark.parametrize(("what", "text"), list(hostile_specs.endless()))
     def test_of_one_spec(self, what: str, text: str, folder: Path) -> None:
@@ -105,7 +106,7 @@ class TestTime:
         assert processor_s() - before < 2.3
 
     def test_of_specs_that_never_end(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Good ones appear at once, wherever they stand; the rest is put off with an error, then refused for good."""
+        """Valid specs appear immediately, in any order; the others are postponed with an error, then refused."""
         never_ends(monkeypatch)
         short_limits(monkeypatch)
         for number in range(4):
@@ -123,7 +124,7 @@ class TestTime:
     def test_a_changed_spec_that_there_is_no_time_for(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its DAGs stay as they were until it is read."""
+        """Its DAGs do not change until it is read."""
         assert names(folder) == GOOD_DAGS
         monkeypatch.setattr(spec_folder, "ALL_S", 0.1)
         (folder / "good.yaml").write_text(GOOD.replace("{a:", "{b:"))
@@ -204,7 +205,7 @@ ENDS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_whatever_ends_the_reading(end: str) -> None:
+def test_any_end_of_the_reading_process(end: str) -> None:
     def work(report: Callable[[Any], None]) -> None:
         report("first")
         ENDS[end]()
@@ -216,6 +217,31 @@ def test_whatever_ends_the_reading(end: str) -> None:
     assert bool(found.failure) is (end not in ("much output", "a large answer"))
     assert found.failure.isprintable()
     assert len(found.failure) < 2_100
+
+
+class TestBusyMachines:
+    """The time in which a process waits for a processor says nothing of what it reads."""
+
+    @staticmethod
+    def sleep(report: Callable[[Any], None]) -> None:
+        time.sleep(0.4)
+        report("done")
+
+    def test_waiting_for_a_processor_does_not_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        begin = time.monotonic()
+        monkeypatch.setattr(isolation, "_queued_s", lambda process: time.monotonic() - begin)
+        found = run_isolated(self.sleep, Limits(5, clock_s=30, idle_s=0.1))
+        assert (found.answers, found.failure, found.too_slow) == (("done",), "", False)
+
+    def test_waiting_for_anything_else_counts(self) -> None:
+        found = run_isolated(self.sleep, Limits(5, clock_s=30, idle_s=0.1))
+        assert (found.answers, found.failure) == ((), "it takes more than 0.1 s")
+        assert found.too_slow
+
+    def test_the_time_limit_ends_any_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(isolation, "_queued_s", lambda process: 1e9)
+        found = run_isolated(self.sleep, Limits(5, clock_s=0.1, idle_s=30))
+        assert (found.answers, found.failure) == ((), "it takes more than 0.1 s")
 
 
 def test_specs_of_sub_folders_carry_their_folders_as_tags(folder: Path) -> None:
@@ -241,6 +267,7 @@ def test_specs_of_sub_folders_carry_their_folders_as_tags(folder: Path) -> None:
 
 class TestTasks:
     def test_reads_its_own_sweep_only(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spec_folder, "conf", Patient())
         for number in range(23):
             (folder / f"s{number}.yaml").write_text(GOOD.replace("name: good", f"name: s{number}"))
         names(folder)
@@ -271,6 +298,16 @@ class TestTasks:
     def test_of_no_sweep(self, wanted: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
         assert names(folder) == []
+
+
+def cached_files() -> list[Path]:
+    place = Path(os.environ["AIRFLOW_MEGATRON_LOCAL"]) / "spec_cache"
+    return sorted(path for path in place.rglob("*") if path.is_file())
+
+
+def cached_index() -> Path:
+    (index,) = (path for path in cached_files() if path.name == "index.json")
+    return index
 
 
 class TestCache:
@@ -307,14 +344,16 @@ class TestCache:
     @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", '{"key": 1}', "\0", "[" * 100_000])
     def test_a_damaged_one_is_not_used(self, content: str, folder: Path) -> None:
         names(folder)
-        (cache,) = (Path(os.environ["AIRFLOW_MEGATRON_LOCAL"]) / "spec_cache").iterdir()
-        cache.write_text(content)
-        assert names(folder) == GOOD_DAGS
+        for path in cached_files():
+            kept = path.read_text()
+            path.write_text(content)
+            assert names(folder) == GOOD_DAGS
+            path.write_text(kept)
 
     @pytest.mark.parametrize("damage", [None, 1, [], {}, "x", {"outline": 1}, {"outline": {"name": "good"}}])
     def test_a_damaged_entry_is_not_used(self, damage: Any, folder: Path) -> None:
         names(folder)
-        (cache,) = (Path(os.environ["AIRFLOW_MEGATRON_LOCAL"]) / "spec_cache").iterdir()
+        cache = cached_index()
         data = json.loads(cache.read_text())
         data["entries"][str(folder / "good.yaml")] = damage
         cache.write_text(json.dumps(data))
@@ -332,12 +371,12 @@ class TestCache:
     def test_is_for_its_owner_only(self, folder: Path) -> None:
         names(folder)
         place = Path(os.environ["AIRFLOW_MEGATRON_LOCAL"]) / "spec_cache"
-        assert [stat.S_IMODE(path.stat().st_mode) for path in (place, *place.iterdir())] == [0o700, 0o600]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (place, *place.iterdir())} == {0o700}
+        assert {stat.S_IMODE(path.stat().st_mode) for path in cached_files()} == {0o600}
 
     def test_nothing_but_the_specs_own_files_counts(self, folder: Path) -> None:
         names(folder)
-        (cache,) = (Path(os.environ["AIRFLOW_MEGATRON_LOCAL"]) / "spec_cache").iterdir()
-        reads = json.loads(cache.read_text())["entries"][str(folder / "good.yaml")]["reads"]
+        reads = json.loads(cached_index().read_text())["entries"][str(folder / "good.yaml")]["reads"]
         assert set(reads) == {str(folder / "good.yaml"), str(clusters_dir() / "local.yaml")}
 
 
@@ -348,7 +387,7 @@ def refused(*_: object) -> None:
 @pytest.mark.parametrize(
     "shape", ["pipe", "link to a device", "link to nothing", "not text", "unreadable name"]
 )
-def test_what_is_no_file(shape: str, folder: Path) -> None:
+def test_anything_but_a_file(shape: str, folder: Path) -> None:
     path = folder / "bad.yaml"
     match shape:
         case "pipe":
@@ -376,3 +415,18 @@ def test_errors_of_all_are_raised_as_one(folder: Path) -> None:
         SweepSpecErrors, match=r"1 problem in sweep specs:\n.*bad.yaml:3:10: a stage cannot be named"
     ):
         raise_for_spec_errors(folder)
+
+
+@pytest.mark.parametrize(("command", "shown"), [(["dags", "test"], True), (["dags", "list"], False)])
+def test_errors_are_printed_where_airflow_prints_only_a_traceback(
+    command: list[str],
+    shown: bool,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["airflow", *command, "bad"])
+    (folder / "bad.YAML").touch()
+    with pytest.raises(SweepSpecErrors, match=r"bad\.YAML: it is not read"):
+        raise_for_spec_errors(folder)
+    assert ("bad.YAML: it is not read" in capsys.readouterr().err) == shown

@@ -1,4 +1,4 @@
-"""What Airflow's own classes refuse of a spec is refused when the spec is read, so that lint needs no DAGs."""
+"""Values that Airflow's classes refuse are refused when the spec is read, so that lint needs no DAGs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def starts(draw: st.DrawFn, stages: list[str]) -> dict[str, Any]:
 
 @st.composite
 def native(draw: st.DrawFn) -> dict[str, Any]:
-    """Return a spec; its tree, names, texts and numbers may be anything that a person writes."""
+    """Return a spec with any tree, names, texts and numbers."""
     stages = draw(st.lists(usual, min_size=1, max_size=5, unique=True))
     made: dict[str, Any] = {}
     for index, stage in enumerate(stages):
@@ -108,7 +108,7 @@ def autoexperiment(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def built(text: str) -> None:
-    """Build the DAGs of a spec that its reader takes."""
+    """Build the DAGs of a spec that the reader accepts."""
     try:
         sweep = load_sweep_text(text, FILE)
     except SpecError:
@@ -118,7 +118,7 @@ def built(text: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [native(), autoexperiment()], ids=["native", "autoexperiment"])
-def test_whatever_is_read_is_built(strategy: st.SearchStrategy[dict[str, Any]]) -> None:
+def test_every_accepted_spec_can_be_built(strategy: st.SearchStrategy[dict[str, Any]]) -> None:
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(strategy)
     def check(spec: dict[str, Any]) -> None:

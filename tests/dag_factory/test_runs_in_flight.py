@@ -1,4 +1,4 @@
-"""A changed, broken or removed spec takes no task away from a run that is under way, and wires none otherwise."""
+"""A changed, invalid or deleted spec neither removes nor rewires tasks of a run in progress."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def classes(folder: Path) -> dict[str, str]:
 
 
 def keeps(now: dict[str, dict[str, set[str]]], before: dict[str, dict[str, set[str]]]) -> None:
-    """Check that every task waits for what it waited for; only the last ones may wait for more."""
+    """Check that every task keeps its dependencies; only the last tasks may have additional ones."""
     for dag_id, tasks in before.items():
         for task, upstream in tasks.items():
             got = now[dag_id][task]
@@ -89,18 +89,18 @@ def keeps(now: dict[str, dict[str, set[str]]], before: dict[str, dict[str, set[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_changes_no_task_of_a_run_under_way(edit: str, folder: Path) -> None:
+def test_an_edit_changes_no_task_of_a_run_in_progress(edit: str, folder: Path) -> None:
     plan(folder, CHAIN)
     before, kinds = wiring(folder), classes(folder)
     (folder / "chain.yaml").write_text(EDITS[edit])
     keeps(wiring(folder), before)
     assert kinds.items() <= classes(folder).items()
-    # with the run's end the DAGs follow the file
+    # after the run's end, the DAGs are built from the file
     PinStore().set_ended("chain", "manual__1")
     after = wiring(folder)
     assert after != before
     assert (after == {}) is (edit in ("broken", "no YAML", "empty"))
-    # when a task of it is cleared, it is under way again
+    # when one of its tasks is cleared, it is in progress again
     PinStore().set_ended("chain", "manual__1", ended=False)
     keeps(wiring(folder), before)
 
@@ -117,7 +117,7 @@ def test_a_removed_spec_stays_until_its_run_has_ended(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_task_gets_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker reads the DAG of its task alone."""
+    """A worker reads only the DAG of its task."""
     plan(folder, CHAIN)
     before = wiring(folder)
     for text in (RENAMED, "[", None):
@@ -175,7 +175,9 @@ def test_a_damaged_outline_leaves_the_spec(folder: Path) -> None:
     assert "cooldown_600k.watch" not in wiring(folder)["chain.point"]
 
 
-def test_what_cannot_be_built_together_leaves_the_spec(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spec_is_built_alone_if_it_conflicts_with_a_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan(folder, CHAIN)
     # a stage of the run has the name of a task of the spec's own
     stage = "  watch:\n    kind: command\n    parent: pretrain\n    command: [x]\n"
@@ -201,12 +203,12 @@ class TestAnotherRun:
             (NO_PREPARATION, "prepare"),
         ],
     )
-    def test_may_not_wire_a_stage_otherwise(
+    def test_a_second_run_with_other_dependencies_is_refused(
         self, text: str, stage: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         plan(folder, CHAIN)
         store, outline = PinStore(), self.outline(folder, text)
-        assert rewired(outline, "manual__1", store) == []  # a run plans itself again as it likes
+        assert rewired(outline, "manual__1", store) == []  # a run may plan again
         found = rewired(outline, "manual__2", store)
         assert (found[0] if found else None) == (("manual__1", stage) if stage else None)
         monkeypatch.setattr(active_runs, "_count", lambda dag_id, run_id, states=(): 1)
@@ -226,7 +228,7 @@ class TestAnotherRun:
         ],
         ids=["unknown to Airflow", "ended", "its points go on", "Airflow does not answer"],
     )
-    def test_that_has_ended_is_no_hindrance(
+    def test_an_ended_run_does_not_prevent_it(
         self,
         counts: Callable[..., int | None],
         expected: list[object] | None,

@@ -1,4 +1,4 @@
-"""``@task.slurm``: what is sent to the cluster, and what runs there."""
+"""``@task.slurm``: the files that are sent to the cluster, and the execution there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def operator(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> 
 
 
 def ran(made: SlurmDecoratedOperator, folder: Path, context: Any = None) -> subprocess.CompletedProcess[str]:
-    """Run what a job would run, in a Python that knows nothing of this package."""
+    """Run the command of a job in a Python without this package."""
     for name, text in made.job_files(context or {}).items():
         (folder / name).write_text(text)
     words = [sys.executable, "-I", "-S", str(folder / "run_function.py"), str(folder)]
@@ -64,7 +64,7 @@ def test_a_function_that_fails_fails_the_job(tmp_path: Path) -> None:
     assert not (tmp_path / "result.json").exists()
 
 
-def test_a_result_that_is_no_json_fails_the_job(tmp_path: Path) -> None:
+def test_a_result_that_is_not_json_fails_the_job(tmp_path: Path) -> None:
     def answer():  # type: ignore[no-untyped-def]
         return {1, 2}
 
@@ -73,7 +73,7 @@ def test_a_result_that_is_no_json_fails_the_job(tmp_path: Path) -> None:
     assert "the result of answer is not JSON" in result.stderr
 
 
-def test_arguments_that_are_no_json_are_refused() -> None:
+def test_arguments_that_are_not_json_are_refused() -> None:
     def show(path: Path) -> None:
         print(path)
 

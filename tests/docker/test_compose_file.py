@@ -1,4 +1,4 @@
-"""The compose file, read as a whole: what it promises to a site holds for every service."""
+"""The compose file as a whole: its guarantees hold for every service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET_OPTION = re.compile(r"PASSWORD$|SECRET|FERNET|SQL_ALCHEMY_CONN|BROKER_URL
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_service_is_no_root_and_gains_no_rights(name: str) -> None:
+def test_service_runs_without_root_and_privileges(name: str) -> None:
     service = SERVICES[name]
     assert service["user"].split(":")[0] not in ("root", "0")
     assert service["cap_drop"] == ["ALL"]

@@ -47,7 +47,7 @@ def test_airflow_reads_the_options_as_they_were_given(layout: Layout) -> None:
     assert ":broker%secret@127.0.0.1:20002/" in found["celery"]["broker_url"]
 
 
-def test_redis_asks_for_its_password_and_keeps_its_queue(layout: Layout) -> None:
+def test_redis_requires_its_password_and_keeps_its_queue(layout: Layout) -> None:
     lines = redis_conf(layout, settings()).splitlines()
     assert {"bind 127.0.0.1", "port 20002", "requirepass broker%secret", "appendonly yes"} <= set(lines)
 

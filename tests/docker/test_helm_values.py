@@ -139,7 +139,7 @@ def test_the_release_of_the_chart_is_the_checked_one() -> None:
 
 
 def test_options_exist(tmp_path: Path) -> None:
-    """The chart takes any section and option; Airflow ignores those that it does not know."""
+    """The chart accepts any section and option, and Airflow ignores unknown ones."""
     described = conf.configuration_description
     tested = airflow_options(Layout(tmp_path, tmp_path), SETTINGS)
     for section, options in VALUES["config"].items():

@@ -220,7 +220,7 @@ def test_an_imitated_site_replaces_partitions_and_adds_a_filter_and_absent_nodes
     "text",
     ["{", "[]", '{"site": "x", "partitions": {}}', '{"site": "x", "partition": {"a": ""}}', '{"site": "x"}'],
 )
-def test_a_description_that_is_no_site_is_refused(text: str, tmp_path: Path) -> None:
+def test_an_invalid_description_of_a_site_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "site.json").write_text(text)
-    with pytest.raises(ClusterError, match=r"site.json describes no site \("):
+    with pytest.raises(ClusterError, match=r"site.json is not a valid description of a site \("):
         load_imitation(tmp_path / "site.json")

@@ -29,13 +29,13 @@ def silent(line: str) -> None:
     del line
 
 
-def test_starting_is_forbidden_only_meanwhile(policy: Path) -> None:
+def test_daemons_are_blocked_only_during_the_installation(policy: Path) -> None:
     with packages._no_daemon_starts((), silent):
         assert answer(policy) == packages.POLICY_FORBIDDEN
     assert not policy.exists()
 
 
-def test_somebody_elses_policy_comes_back_after_a_failure(policy: Path) -> None:
+def test_an_existing_policy_is_restored_after_a_failure(policy: Path) -> None:
     policy.write_text(ALLOWS)
     policy.chmod(0o755)
 
@@ -51,7 +51,7 @@ def test_somebody_elses_policy_comes_back_after_a_failure(policy: Path) -> None:
     assert not packages.SAVED_POLICY_FILE.exists()
 
 
-def test_a_policy_that_forbids_already_is_not_touched(policy: Path) -> None:
+def test_a_policy_that_already_blocks_daemons_is_kept(policy: Path) -> None:
     policy.write_text("#!/bin/sh\n# a container image's own\nexit 101\n")
     policy.chmod(0o755)
     before = policy.stat()
@@ -60,7 +60,7 @@ def test_a_policy_that_forbids_already_is_not_touched(policy: Path) -> None:
     assert policy.stat().st_ino == before.st_ino
 
 
-def test_what_a_killed_installation_left_is_put_right(policy: Path) -> None:
+def test_the_policy_is_restored_after_a_killed_installation(policy: Path) -> None:
     packages.SAVED_POLICY_FILE.write_text(ALLOWS)
     policy.write_text(packages.POLICY_TEXT)
     policy.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The recipes of the trainer's images. Builds need a registry and minutes: what they run is tested here."""
+"""The recipes of the trainer's images. Builds need a registry and minutes, so only their commands are tested here."""
 
 from __future__ import annotations
 

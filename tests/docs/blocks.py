@@ -1,4 +1,4 @@
-"""The blocks of the documentation: YAML and commands, with the place where they stand."""
+"""The YAML and command blocks of the documentation, with their positions."""
 
 from __future__ import annotations
 

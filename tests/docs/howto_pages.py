@@ -1,4 +1,4 @@
-"""The files of the how-tos, as their pages show them."""
+"""The files of the how-tos, as shown on their pages."""
 
 from __future__ import annotations
 

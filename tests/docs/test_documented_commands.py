@@ -1,4 +1,4 @@
-"""Every command of the documentation is taken by the program that it names."""
+"""Every command in the documentation is accepted by its program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked example of the page on fits prints what the page says."""
+"""The worked example on the page about fits prints the output on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The how-tos, carried out in a project that holds the files of the page."""
+"""The how-tos, executed in a project with the files of the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARNINGS = {"old_tuning": ["FileExistsCondition", "job.base_output_dir"]}
 
 
 def commands(page: str) -> list[list[str]]:
-    """Return the commands of a page that need nothing but its files."""
+    """Return the commands of a page that need only its files."""
     text = FENCE.sub("", (FOLDER / page).read_text())
     lines = [line for block in INDENTED.findall(text) for line in block.splitlines()]
     words = [shlex.split(line, comments=True) for line in lines]

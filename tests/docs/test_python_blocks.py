@@ -1,4 +1,4 @@
-"""The Python of the documentation runs, and the example DAGs are short and can be loaded."""
+"""The Python code of the documentation runs, and the example DAGs are short and can be loaded."""
 
 from __future__ import annotations
 

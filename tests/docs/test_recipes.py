@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, carried out from its own blocks."""
+"""The recipes of CONTRIBUTING.md, executed from the blocks on the page."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def forget_what_is_installed() -> None:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
-    """Put the package of a recipe where Python finds it, as pip does."""
+    """Install the package of a recipe as pip does."""
 
     def installed(title: str) -> Path:
         place = tmp_path / "site-packages"
@@ -158,7 +158,7 @@ def test_a_stage_kind(cluster: ClusterProfile, install: Callable[[str], Path], t
     assert replace(around, templates=pinned).changes(replace(around, templates=own)) == [
         "sbatch/archive.sbatch.j2"
     ]
-    # each model as it comes, its own check, and its misspelt params
+    # each model unchanged, with its own check, and with misspelt params
     spec["stages"]["convert"]["each_checkpoint"] = True
     spec["stages"]["archive"] |= {"each_checkpoint": True, "params": {"compres": True}}
     plan = checked(spec, cluster)

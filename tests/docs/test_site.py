@@ -14,6 +14,7 @@ from airflow_megatron.spec.model import schema
 from airflow_megatron.spec.model.schema import ClusterSection, Strict, SweepSpecSection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ROOT = project_root()
@@ -75,11 +76,12 @@ def keys_of(section: type[Strict]) -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("section", "page"), [(SweepSpecSection, spec_reference()), (ClusterSection, profile_reference())]
+    ("section", "reference"), [(SweepSpecSection, spec_reference), (ClusterSection, profile_reference)]
 )
-def test_the_reference_describes_every_key(section: type[Strict], page: str) -> None:
-    tables = re.split(r"^## .*$", page, flags=re.MULTILINE)[1:]
+def test_the_reference_describes_every_key(section: type[Strict], reference: Callable[[], str]) -> None:
+    tables = re.split(r"^## .*$", reference(), flags=re.MULTILINE)[1:]
     rows = [
         [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.splitlines() if line.startswith("| `")]
         for table in tables
@@ -93,6 +95,7 @@ def test_the_reference_describes_every_key(section: type[Strict], page: str) -> 
             assert description.strip(), f"{key} has no description: write a docstring below the field"
 
 
+@pytest.mark.slow
 def test_the_reference_shows_defaults_and_what_is_required() -> None:
     page = spec_reference()
     assert "| `max_active_points` | integer ≥ 1, ≤ 100000 | `16` |" in page

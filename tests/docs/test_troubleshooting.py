@@ -1,4 +1,4 @@
-"""The page on troubleshooting: its messages are those that the code writes, and no failure signature is missing."""
+"""The troubleshooting page: the code writes its messages, and it has every failure signature."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_each_known_refusal_of_sbatch_has_a_row() -> None:
             Verdict(Outcome.ROLLED_OVER, "", iteration=500),
         ),
         (
-            "the numbers went bad again after 1 rollback",
+            "the training failed numerically again after 1 rollback",
             2,
             Verdict(Outcome.FAILED, "", iteration=500, rollback=True),
         ),

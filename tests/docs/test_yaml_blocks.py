@@ -1,4 +1,4 @@
-"""Every YAML block of the documentation is taken by the reader that it is written for; whole specs are linted clean."""
+"""The reader of each YAML block of the documentation accepts it; complete specs pass lint."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BLOCKS = [block for block in yaml_blocks() if not block.page.startswith("docs/ho
 
 @pytest.fixture(autouse=True)
 def _operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator lets specs read what the blocks name, as the page on secrets says it is done."""
+    """Permit specs to read the variables and connections in the blocks, as on the page about secrets."""
     monkeypatch.setenv(CONNECTIONS, "wandb,bucket")
     monkeypatch.setenv(VARIABLES, "site_token")
 

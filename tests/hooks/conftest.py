@@ -1,4 +1,4 @@
-"""State of logins of its own for each test of connections."""
+"""Separate login state for each test of connections."""
 
 from __future__ import annotations
 

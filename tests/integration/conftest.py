@@ -1,16 +1,14 @@
-"""One local cluster, and one Airflow beside it, for all integration tests."""
+"""One local cluster and one Airflow for all integration tests."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from patience import deadline_in
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
@@ -19,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "slurm" / "launch"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from slurm_cluster import SlurmCluster
-from sweep_site import SiteAirflow, SweepSite, processes_naming
+from sweep_site import SiteAirflow, SweepSite, processes_left
 from work_groups import group_of
 
 from airflow_megatron.cli.local.local_airflow import LocalAirflow
@@ -38,12 +36,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         yield cluster
     finally:
         cluster.control("down", "--purge")
-    assert processes_naming(cluster.place) == []
+    assert processes_left(cluster.place) == []
 
 
 @pytest.fixture(scope="session")
 def migrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with Airflow's database, which the workers of a test run make once."""
+    """An Airflow home with a database, which the workers of a test run create once."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -71,15 +69,12 @@ def site(
         yield site
     finally:
         site.stop()
-    deadline = deadline_in(15)
-    while (left := processes_naming(site.place)) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert left == []
+    assert processes_left(site.place) == []
 
 
 @pytest.fixture(scope="module")
 def airflow(site: SweepSite) -> SiteAirflow:
-    """Scheduler, triggerer, dag processor and API server; they go on for the other files of the group."""
+    """Scheduler, triggerer, dag processor and API server; they continue for the other files of the group."""
     if not site.airflow.is_up:
         site.airflow.start()
     return site.airflow
@@ -87,7 +82,7 @@ def airflow(site: SweepSite) -> SiteAirflow:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop Airflow after the last test of a group: idle, it takes a sixth of a core from the other workers."""
+    """Stop Airflow after the last test of a group, because it uses a sixth of a core even when it is idle."""
     site = item.config.stash.get(SITE, None)
     if site and (nextitem is None or group_of(nextitem.nodeid) != group_of(item.nodeid)):
         site.airflow.stop()

@@ -1,19 +1,23 @@
-"""One job of a sweep, submitted and watched by the real operators and triggers without Airflow's daemons."""
+"""A job of a sweep that the real operators and triggers submit and watch, without Airflow's daemons."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.context import set_current_context
+from job_priority import drop_nice
 
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.documents.configuration import CLUSTERS_FOLDER, option_variable
+from airflow_megatron.spec.documents.project import clusters_dir
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -29,14 +33,14 @@ if TYPE_CHECKING:
 
 
 class TaskInstance:
-    """Stands where the task instance stands, in a task's first try."""
+    """A stub of the task instance in the first try of a task."""
 
     dag_id, run_id, task_id = "sweep.point", "point", "stage.submit"
     try_number, max_tries = 1, 0
 
 
 class Store(dict[str, Any]):
-    """Stands where the state store of a task stands."""
+    """A stub of the state store of a task."""
 
     set = dict.__setitem__
 
@@ -45,7 +49,7 @@ class Store(dict[str, Any]):
 
 
 class DrivenJob:
-    """A job whose deferrals are waited out here.
+    """A job whose triggers run in this process.
 
     :param spec: the sweep spec
     :param name: name of the job in it
@@ -70,9 +74,9 @@ class DrivenJob:
 
 
 def driven(task: BaseOperator, resumed: Callable[..., Any] | None = None, **arguments: Any) -> dict[str, Any]:
-    """Return what a task returns, its deferrals waited out.
+    """Return the result of a task; run its triggers in this process.
 
-    :param resumed: the method that resumes it, called with ``arguments``; its ``execute`` when left out
+    :param resumed: the method that resumes it, called with ``arguments``; default: ``execute``
     """
     context = context_of(task)
     step = resumed or task.execute
@@ -100,9 +104,9 @@ async def first_event(trigger: BaseTrigger) -> Any:
 
 
 def environment(place: Path, cluster: SlurmCluster) -> dict[str, str]:
-    """Return the environment in which the project's profile ``local`` reaches a cluster.
+    """Return the environment in which the project's profile ``local`` refers to a cluster.
 
-    :param place: where run directories go
+    :param place: folder of the run directories
     """
     ssh = cluster.description["ssh"]
     connection = {
@@ -112,7 +116,14 @@ def environment(place: Path, cluster: SlurmCluster) -> dict[str, str]:
         "login": ssh["user"],
         "extra": {"key_file": ssh["key_file"], "host_key": ssh["host_key"]},
     }
-    return {"AIRFLOW_MEGATRON_LOCAL": str(place), "AIRFLOW_CONN_SLURM_LOCAL": json.dumps(connection)}
+    clusters = place / "clusters"
+    shutil.copytree(clusters_dir(), clusters)
+    drop_nice(clusters)
+    return {
+        "AIRFLOW_MEGATRON_LOCAL": str(place),
+        option_variable(CLUSTERS_FOLDER): str(clusters),
+        "AIRFLOW_CONN_SLURM_LOCAL": json.dumps(connection),
+    }
 
 
 if __name__ == "__main__":  # a worker's process: the spec, the job's name and its handle on standard input

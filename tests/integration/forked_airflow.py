@@ -1,4 +1,4 @@
-"""Run Airflow's commands in forks of this process, which has imported what each of them takes seconds to import.
+"""Run Airflow's commands in forks of this process, which has imported the modules that take seconds to import.
 
 Started by ``warm_airflow.WarmAirflow`` with an environment whose ``AIRFLOW…`` variables are those of the commands, as
 Airflow reads some when it is imported. Standard input is a socket: each message passes the end of a connection, and the
@@ -44,19 +44,19 @@ MODULES = (
 
 
 def main() -> None:
-    """Serve requests until the other end is closed; return in a fork, when a command is to be run."""
+    """Serve requests until the other end is closed; return in a fork that is to run a command."""
     control = socket.socket(fileno=os.dup(0))
     for name in MODULES:
         importlib.import_module(name)
-    # both kept by Airflow; the server makes the routes of all its versions at the first request, which nobody answers
+    # Airflow caches both; the server creates the routes of all API versions at this first request
     sys.modules["airflow.cli.cli_parser"].get_parser()
     server = sys.modules["airflow.sdk.execution_time.supervisor"].in_process_api_server()
-    asyncio.run(ask(server.atransport))
+    asyncio.run(first_request(server.atransport))
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     assert not others, f"threads that a fork would not have: {others}"
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no fork is waited for here
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # this process does not wait for forks
     control.sendall(b"ready\n")
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
@@ -72,13 +72,13 @@ def main() -> None:
         os.close(output)
 
 
-async def ask(transport: httpx.AsyncBaseTransport) -> None:
+async def first_request(transport: httpx.AsyncBaseTransport) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://in-process") as client:
         await client.get("/nothing")
 
 
 def answer(connection: int, output: int) -> None:
-    """Start the command of a request and answer with what becomes of it; return in the command's own process."""
+    """Start the command of a request and send its result; return in the process of the command."""
     peer = socket.socket(fileno=connection)
     with peer.makefile("r") as lines:
         request = json.loads(lines.readline())
@@ -97,7 +97,7 @@ def answer(connection: int, output: int) -> None:
         sys.path.insert(0, request["folder"])
         sys.argv = [str(sys.modules["airflow.__main__"].__file__), *request["words"]]
         return
-    with contextlib.suppress(BrokenPipeError):  # who has asked no longer waits
+    with contextlib.suppress(BrokenPipeError):  # the client no longer waits
         peer.sendall(f"{command}\n".encode())
         _, status = os.waitpid(command, 0)
         peer.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())

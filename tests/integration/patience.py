@@ -1,4 +1,4 @@
-"""How long tests wait for daemons, jobs and tasks: as long as they may take on a machine that has other work, too."""
+"""Timeouts of tests for daemons, jobs and tasks, which allow for other load on the machine."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ BUSY: Final = 5
 
 
 def patient(seconds: float) -> float:
-    """Return how long to wait for what takes less than *seconds* on an idle machine."""
+    """Return the timeout for an operation that takes less than *seconds* on an idle machine."""
     return BUSY * seconds
 
 
 def deadline_in(seconds: float) -> float:
-    """Return until when, by the monotonic clock, to wait for what takes less than *seconds* on an idle machine."""
+    """Return the deadline, on the monotonic clock, for an operation of less than *seconds* on an idle machine."""
     return time.monotonic() + patient(seconds)
 
 
 def wait_until(true: Callable[[], object], seconds: float, what: str, interval: float = 0.5) -> None:
     """Wait until a condition holds.
 
-    :param seconds: how long that takes at most on an idle machine
-    :param interval: seconds between two looks
-    :raises AssertionError: when it does not hold in time
+    :param seconds: maximum time on an idle machine
+    :param interval: seconds between two checks
+    :raises AssertionError: if it does not hold in time
     """
     deadline = deadline_in(seconds)
     while not true():

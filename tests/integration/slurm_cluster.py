@@ -1,4 +1,4 @@
-"""A local cluster of the tests' own and a way to run scripts on its login node."""
+"""A local cluster for the tests, and functions that run scripts on its login node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "docker" / "local_cluster"
 
 
 class SlurmCluster:
-    """The cluster in *place*, reached over SSH with the system's client."""
+    """The cluster in *place*, accessed over SSH with the system's client."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -52,7 +52,7 @@ class SlurmCluster:
         return psutil.Process(record["pid"])
 
     def slurm(self, *argv: str) -> str:
-        """Run a Slurm command here, past SSH."""
+        """Run a Slurm command locally, without SSH."""
         environment = {**os.environ, "SLURM_CONF": self.description["slurm_conf"], "SLURM_TIME_FORMAT": "%s"}
         return subprocess.run(
             argv, env=environment, capture_output=True, text=True, check=True
@@ -84,7 +84,7 @@ class SlurmCluster:
         ]
 
     def start(self, script: str) -> subprocess.Popen[str]:
-        """Start *script* on the login node; the caller reads its answer."""
+        """Start *script* on the login node; the caller reads its output."""
         process = subprocess.Popen(
             [*self.ssh_argv, SlurmCommands().remote_shell()],
             stdin=subprocess.PIPE,
@@ -94,7 +94,7 @@ class SlurmCluster:
             errors="replace",
         )
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # turned away: its exit status says so
+        with contextlib.suppress(BrokenPipeError):  # refused, with this exit status
             process.stdin.write(script)
             process.stdin.close()
         process.stdin = None
@@ -115,7 +115,7 @@ class SlurmCluster:
         return parse_submission(self.run(submission_script(request)))
 
     def submit_patiently(self, request: SubmissionRequest, timeout: float = 60) -> SubmissionOutcome:
-        """Ask until there is a job, as a caller does."""
+        """Submit until there is a job, as callers do."""
         deadline = deadline_in(timeout)
         while True:
             try:
@@ -129,7 +129,7 @@ class SlurmCluster:
             time.sleep(0.3)
 
     def jobs_named(self, name: str) -> set[str]:
-        """Return the ids of all jobs ever submitted under *name*, by queue and accounting."""
+        """Return the ids of all jobs that were submitted with *name*, from queue and accounting."""
         queue = self.slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%A")
         accounting = self.slurm(
             "sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "--name", name, "-o", "JobIDRaw"
@@ -139,7 +139,7 @@ class SlurmCluster:
     def request(
         self, run_dir: Path, name: str, body: str = "true", number: int = 1, **changes: Any
     ) -> SubmissionRequest:
-        """Return a request for a guarded job that runs *body*; other tests of the cluster may use its name."""
+        """Return a request for a guarded job that runs *body*; other tests may use the same name."""
         own = hashlib.sha256(os.fsencode(run_dir)).hexdigest()[:8]
         attempt = Attempt(f"{name}-{own}.a{number}", str(run_dir / ".jobs" / name), number)
         logs = run_dir / "logs"

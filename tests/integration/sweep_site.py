@@ -1,4 +1,4 @@
-"""A project folder, an Airflow home and run directories of the tests' own, on the tests' cluster."""
+"""A project folder, an Airflow home and run directories for tests, on the tests' cluster."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+from job_priority import drop_nice
 from patience import deadline_in, patient, wait_until
 from warm_airflow import WarmAirflow
 
@@ -32,11 +34,14 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 ENDED = ("success", "failed")
 SCHEDULED_EXAMPLE = PROJECT / "airflow_megatron" / "example_dags" / "example_after_sweep.py"
+HELD = HERE / "specs" / "scripts" / "held.sh"
+"""A wrapper of trainings that tests stop."""
 LINKED = ("Megatron-LM", "dags", "docker", "plugins")
 PATIENCE = {
-    # most specs are there from the beginning; of others, tests ask to have them read
+    # most specs exist from the start; tests request the parsing of others
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
-    # a busy machine reads a DAG file for minutes
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",
+    # a busy machine parses a DAG file for minutes
     "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": str(patient(120)),
     "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": str(patient(180)),
 }
@@ -56,14 +61,14 @@ class SiteAirflow(LocalAirflow):
     """Airflow with the site's folders.
 
     :param home: its home.
-    :param folders: environment variables that name the folders.
+    :param folders: environment variables with the folders.
     """
 
     def __init__(self, home: Path, folders: dict[str, str]) -> None:
         super().__init__(home)
         self.folders = folders
         self.warm: WarmAirflow | None = None
-        with socket.socket() as probe:  # not the port that a person's own Airflow has, or is about to take
+        with socket.socket() as probe:  # not the port of the user's Airflow
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
 
@@ -71,9 +76,7 @@ class SiteAirflow(LocalAirflow):
         return {**super().environment(), **PATIENCE, **self.folders}
 
     def _airflow(self, *words: str) -> None:
-        if not (
-            self.home / "airflow.cfg"
-        ).exists():  # the first command writes it; nothing may be imported before
+        if not (self.home / "airflow.cfg").exists():  # the first command writes it, before any import
             super()._airflow(*words)
             return
         status, output = self.command(*words, timeout=patient(120))
@@ -95,11 +98,19 @@ class SiteAirflow(LocalAirflow):
 
     @property
     def is_up(self) -> bool:
-        """Whether its daemons have been started, and not been stopped."""
+        """Whether its daemons have been started and not stopped."""
         return self._process is not None
 
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        self.expect_alive()
+        return super().run_state(dag_id, run_id)
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        self.expect_alive()
+        return super().task_states(dag_id, run_id)
+
     def read_specs(self) -> None:
-        """Have the folder of specs read now."""
+        """Request that Airflow parses the folder of specs now."""
 
         def known() -> list[dict[str, Any]]:
             return self._request("GET", "/dags", params={"limit": 1}).json()["dags"]
@@ -109,24 +120,24 @@ class SiteAirflow(LocalAirflow):
         assert answer.status_code == 201, answer.text
 
     def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """Mark a task, as the web page's button does."""
+        """Mark a task, as in the web UI."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
         answer = self._request("PATCH", path, json={"new_state": state})
         assert answer.status_code == 200, answer.text
 
     def mark_run(self, dag_id: str, run_id: str, state: str) -> None:
-        """Mark a whole run, as the web page's button does."""
+        """Mark a whole run, as in the web UI."""
         answer = self._request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", json={"state": state})
         assert answer.status_code == 200, answer.text
 
     def keep_connection(self, conn_id: str, password: str) -> None:
-        """Add a connection, as the web page's form does."""
+        """Add a connection, as in the web UI."""
         body = {"connection_id": conn_id, "conn_type": "generic", "password": password}
         answer = self._request("POST", "/connections", json=body)
         assert answer.status_code == 201, answer.text
 
     def keep_variable(self, key: str, value: str) -> None:
-        """Add a variable, as the web page's form does."""
+        """Add a variable, as in the web UI."""
         answer = self._request("POST", "/variables", json={"key": key, "value": value})
         assert answer.status_code == 201, answer.text
 
@@ -140,7 +151,7 @@ class SiteAirflow(LocalAirflow):
         ]
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
-        """Return what a task has returned, or pushed under another key."""
+        """Return the XCom of a task: its return value, or the value of another key."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
         answer = self._request("GET", path, params={"stringify": "false"})
         assert answer.status_code == 200, answer.text
@@ -161,10 +172,10 @@ class SiteAirflow(LocalAirflow):
 
 
 class SweepSite:
-    """Everything that a sweep needs, in one folder.
+    """All files that a sweep needs, in one folder.
 
-    :param place: the folder; its path must be free of blanks.
-    :param cluster: a cluster that is up.
+    :param place: the folder; its path must not contain blanks.
+    :param cluster: a running cluster.
     """
 
     def __init__(self, place: Path, cluster: SlurmCluster) -> None:
@@ -182,15 +193,16 @@ class SweepSite:
             "AIRFLOW_MEGATRON_SECRET_VARIABLES": "kept_token,kept_printed",
         }
         self.airflow = SiteAirflow(place / "airflow", dict(self.folders))
-        # a scheduler on the same database would take tasks away from `airflow dags test`
+        # a scheduler on the same database would run the tasks of `airflow dags test`
         self.without_scheduler = SiteAirflow(place / "without_scheduler", self.folders)
 
     def prepare_folders(self) -> None:
-        """Make the folders of project, specs and runs."""
+        """Create the folders of project, specs and runs."""
         project = self.place / "project"
         project.mkdir()
         shutil.copytree(PROJECT / "sbatch", project / "sbatch")
         shutil.copytree(HERE / "clusters", project / "sbatch" / "clusters", dirs_exist_ok=True)
+        drop_nice(project / "sbatch" / "clusters")
         for name in LINKED:
             (project / name).symlink_to(PROJECT / name)
         shutil.copytree(HERE / "specs", self.specs)
@@ -201,7 +213,7 @@ class SweepSite:
         (self.local / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
 
     def prepare(self, migrated: Path | None = None) -> None:
-        """Make the folders and Airflow's homes.
+        """Create the folders and Airflow's homes.
 
         :param migrated: a home with Airflow's database, which is copied
         """
@@ -212,7 +224,7 @@ class SweepSite:
             copy_home(migrated, self.without_scheduler.home)
         self.without_scheduler.connect(self.cluster.description)
         connection = local_connections(self.cluster.description)["slurm_local"]
-        # jobs of no sweep are not to lie in this user's home
+        # jobs without a sweep must not write to the user's home
         extra = {**json.loads(connection["extra"]), "work_dir": str(self.runs / "jobs")}
         self.airflow.folders["AIRFLOW_CONN_SLURM_LOCAL"] = json.dumps({**connection, "extra": extra})
         copy_home(self.without_scheduler.home, self.airflow.home)
@@ -220,13 +232,13 @@ class SweepSite:
     # ---- airflow dags test
 
     def alone(self, sweep: str) -> Path:
-        """Return a folder with one sweep's spec: ``airflow dags test`` builds and stores each DAG that it finds."""
+        """Return a folder with the spec of one sweep, because ``airflow dags test`` builds and stores all DAGs."""
         folder = self.place / "alone" / sweep
         folder.mkdir(parents=True, exist_ok=True)
         names = [f"{sweep}.yaml"]
         for name in names:
             text, copy = (self.specs / name).read_text(), folder / name
-            if not copy.exists() or copy.read_text() != text:  # another run may read it now
+            if not copy.exists() or copy.read_text() != text:  # another run may be reading it
                 copy.write_text(text)
             names += re.findall(r"^extends: (\S+)$", text, re.MULTILINE)
         return folder
@@ -235,7 +247,7 @@ class SweepSite:
     def dags_test(
         self, dag_id: str, conf: dict[str, Any] | None = None, **environment: str
     ) -> Iterator[subprocess.Popen[str]]:
-        """Run ``airflow dags test``, with the sweep's spec alone; nothing of it is left afterwards."""
+        """Run ``airflow dags test`` with only the spec of the sweep, and end all its processes."""
         words, more = self._dags_test(dag_id, conf, environment)
         with subprocess.Popen(
             [sys.executable, "-m", "airflow", *words],
@@ -254,7 +266,7 @@ class SweepSite:
     def run_dags_test(
         self, dag_id: str, conf: dict[str, Any] | None = None, timeout: float = 240, **environment: str
     ) -> tuple[int, str]:
-        """Run ``airflow dags test`` to its end, in a fork of a process that has imported Airflow.
+        """Run ``airflow dags test`` in a fork of a process that has imported Airflow, and wait for its end.
 
         :returns: exit status and output
         """
@@ -273,21 +285,21 @@ class SweepSite:
         return words, {**alone, **environment}
 
     def stop(self) -> None:
-        """Stop Airflow's daemons, and what waits for its commands."""
+        """Stop Airflow's daemons, and the processes that wait for commands."""
         self.airflow.stop()
         self.without_scheduler.stop()
 
-    # ---- what the cluster knows
+    # ---- jobs on the cluster
 
     def submissions(self, prefix: str) -> dict[str, list[Submission]]:
-        """Return every job ever submitted whose job's name begins with *prefix*, by attempt (``….work.a1``)."""
+        """Return every submitted job whose name starts with *prefix*, by attempt (``….work.a1``)."""
         columns = "JobIDRaw,JobName,State,NodeList,ExitCode"
         rows = self.cluster.slurm("sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-o", columns)
         found: dict[str, list[Submission]] = {}
         for row in rows.splitlines():
             fields = row.split("|")
             if len(fields) != columns.count(",") + 1:
-                continue  # part of a job's name with line breaks in it, another test's
+                continue  # part of the name of another test's job, which contains line breaks
             job_id, name, state, node, exit_code = fields
             attempt = re.sub(r"\.[0-9a-f]{6}$", "", name)
             if attempt.startswith(prefix):
@@ -295,7 +307,7 @@ class SweepSite:
         return found
 
     def submission(self, attempt: str) -> Submission:
-        """Return the only job of an attempt; accounting hears of it a moment after everybody else."""
+        """Return the only job of an attempt; accounting lists it after a short delay."""
         wait_until(lambda: attempt in self.submissions(attempt), 60, f"accounting to know {attempt}")
         (only,) = self.submissions(attempt)[attempt]
         return only
@@ -307,26 +319,43 @@ class SweepSite:
         }
 
     def expect_states(self, prefix: str, expected: dict[str, list[str]], timeout: float = 60) -> None:
-        """Check the states of all attempts; accounting hears of a job's end a moment after everybody else."""
+        """Check the states of all attempts; accounting shows the end of a job after a short delay."""
         deadline = deadline_in(timeout)
         while (found := self.states(prefix)) != expected and time.monotonic() < deadline:
             time.sleep(0.5)
         assert found == expected, f"{found} instead of {expected}"
 
     def queued(self, prefix: str) -> list[str]:
-        """Return the names of the jobs that wait or run now."""
+        """Return the names of the pending and running jobs."""
         names = self.cluster.slurm("squeue", "-h", "-o", "%j").split()
         return [name for name in names if name.startswith(prefix)]
 
     def is_running(self, attempt: str) -> bool:
         return self.states(attempt).get(attempt) == ["RUNNING"]
 
+    def connected_task(self) -> psutil.Process:
+        """Return the process of the only task with a connection to the login node; others may just have ended."""
+        port, found = self.cluster.description["ssh"]["port"], list[psutil.Process]()
+
+        def single() -> bool:
+            connections = psutil.net_connections("tcp4")
+            found.clear()
+            for pid in {each.pid for each in connections if each.raddr and each.raddr.port == port}:
+                with suppress(psutil.NoSuchProcess):
+                    process = psutil.Process(pid) if pid else None
+                    if process and "triggerer" not in " ".join(process.cmdline()):
+                        found.append(process)
+            return len(found) == 1
+
+        wait_until(single, 60, "a single task with a connection")
+        return found[0]
+
     def verdict(self, run_dir: Path, stage: str) -> dict[str, Any]:
         return json.loads((run_dir / ".jobs" / stage / "verdict.json").read_text())
 
 
 def copy_home(home: Path, copy: Path) -> None:
-    """Copy an Airflow home; its configuration names its own paths."""
+    """Copy an Airflow home, and adapt the paths in its configuration."""
     shutil.copytree(home, copy)
     configuration = (home / "airflow.cfg").read_text()
     (copy / "airflow.cfg").write_text(configuration.replace(str(home), str(copy)))
@@ -337,8 +366,16 @@ def kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
+def processes_left(place: Path) -> list[str]:
+    """Return the other processes that name *place*, after some time in which they can end."""
+    deadline = deadline_in(15)
+    while (left := processes_naming(place)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return left
+
+
 def processes_naming(place: Path) -> list[str]:
-    """Return the living processes, this one aside, that have *place* in their command line or environment."""
+    """Return the other processes that have *place* in their command line or environment."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""Airflow commands in forks of processes that have imported Airflow: 8 of the 10 s of a command are imports."""
+"""Airflow commands in forks of processes that have imported Airflow, because imports take 8 of a command's 10 s."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SERVER = Path(__file__).with_name("forked_airflow.py")
 
 
 class WarmAirflow:
-    """Runs ``airflow …`` to its end, without importing Airflow anew."""
+    """Runs ``airflow …`` without importing Airflow again, and waits for its end."""
 
     def __init__(self) -> None:
         self._servers: dict[frozenset[tuple[str, str]], _Server] = {}
         self._starting = threading.Lock()
 
     def run(self, words: Sequence[str], environment: Mapping[str, str], timeout: float) -> tuple[int, str]:
-        """Run a command in a session of its own, of which nothing is left afterwards.
+        """Run a command in a separate session, and end all processes of the session afterwards.
 
-        :param words: what follows ``airflow``
-        :param timeout: seconds until it must have ended
-        :returns: exit status, and standard output with error
+        :param words: the arguments after ``airflow``
+        :param timeout: maximum duration in seconds
+        :returns: exit status, and standard output with standard error
         :raises subprocess.TimeoutExpired: with the output so far
         """
         configuration = frozenset(item for item in environment.items() if _read_at_import(item[0]))

@@ -1,4 +1,4 @@
-"""Watching the tests' own jobs: what one look at the cluster says of them, and waiting for what it is to say."""
+"""Watch the tests' jobs: evaluate one poll of the cluster, and wait for an expected result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def wait_for(
 
 
 def until(file: Path) -> str:
-    """Return a command that ends when a file is there, whose path holds nothing that a shell takes for its own."""
+    """Return a command that ends when a file exists; the path must not contain special characters of the shell."""
     return f"bash -c 'until [ -e {file} ]; do sleep 0.1; done'"
 
 

@@ -1,4 +1,4 @@
-"""The trainer's own word on command lines, where there is no PyTorch."""
+"""The trainer's checks of command lines, without PyTorch."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ GOOD = [f"--{name}={value}" for name, value in {**MODEL, **RUN}.items()] + ELSEW
 
 
 def test_an_answer_for_each_line() -> None:
-    asked = [
+    requests = [
         (GOOD, 2),
         ([*GOOD, "--tensor-model-parallel-size", "2"], 3),
         ([*GOOD, "--no-such-flag"], 1),
         (["--use-checkpoint-args", "--load", "/elsewhere", "--micro-batch-size", "1"], 1),
         ([*GOOD, "--transformer-impl", "transformer_engine", "--optimizer", "lamb"], 1),
     ]
-    lines = "".join(json.dumps({"argv": argv, "world_size": size}) + "\n" for argv, size in asked)
+    lines = "".join(json.dumps({"argv": argv, "world_size": size}) + "\n" for argv, size in requests)
     done = subprocess.run([sys.executable, PROGRAM], input=lines, capture_output=True, text=True, check=True)
     good, parallel, unknown, from_checkpoint, elsewhere = map(json.loads, done.stdout.splitlines())
     assert good is from_checkpoint is elsewhere is None

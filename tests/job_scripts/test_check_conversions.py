@@ -1,4 +1,4 @@
-"""The converter's own word on trainings, where there is no PyTorch and no checkpoint yet."""
+"""The converter's checks of trainings, without PyTorch and before a checkpoint exists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROGRAM = Path(__file__).parents[2] / "Megatron-LM" / "check_conversions.py"
 @pytest.mark.slow
 def test_an_answer_for_each_line() -> None:
     odd = {"argv": [*GOOD, "--rotary-interleaved"], "world_size": 1}
-    asked = [
+    requests = [
         {"argv": GOOD, "world_size": 1},
         odd,
         {"argv": [*GOOD, "--use-mup", "--mup-output-mult", "3"], "world_size": 1},
@@ -39,7 +39,7 @@ def test_an_answer_for_each_line() -> None:
         {"argv": ["--no-such-flag"], "world_size": 1},
         {"saved": {**vars(complete(GOOD, 1)), "multi_latent_attention": True, "exit_signal": None}},
     ]
-    lines = "".join(json.dumps(question) + "\n" for question in asked)
+    lines = "".join(json.dumps(question) + "\n" for question in requests)
     done = subprocess.run([sys.executable, PROGRAM], input=lines, capture_output=True, text=True, check=True)
     good, refused, folded, script, described, library, named, wrong, saved = map(
         json.loads, done.stdout.splitlines()
@@ -55,7 +55,7 @@ def test_an_answer_for_each_line() -> None:
     assert "multi_latent_attention is True, not False" in saved["problem"]
 
 
-def test_what_is_passed_over_decides_nothing() -> None:
+def test_ignored_arguments_decide_nothing() -> None:
     required = [load_architecture(name).requires for name in shipped_architectures()]
     words = set(re.findall(r"\w+", json.dumps(required))) | {"moe_layer_freq"}
     looked_at = {*PLAIN, *DEFAULTS, *words}

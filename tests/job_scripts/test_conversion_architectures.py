@@ -1,4 +1,4 @@
-"""Architecture files: which models they can express, what they extend, and what is told of a wrong one."""
+"""Architecture files: the models that they can express, inheritance, and errors of invalid files."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_first_that_fits(changes: dict[str, Any], name: str) -> None:
         ({**GPT2, "group_query_attention": True, "num_query_groups": 2}, "num_query_groups is 2, not 4"),
     ],
 )
-def test_what_none_can_express(changes: dict[str, Any], message: str) -> None:
+def test_settings_that_no_architecture_supports(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConversionError) as caught:
         choose_architecture(settings(**changes), None)
     assert message in str(caught.value)

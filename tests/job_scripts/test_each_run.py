@@ -22,7 +22,7 @@ def save(directory: Path, *iterations: int) -> None:
 
 
 def work(place: Path, pattern: str, *options: str, shell: str = "true") -> tuple[int, str]:
-    """Work on what matches below *place*; the command leaves the directory's path in its marker."""
+    """Process the directories that match below *place*; the command writes the directory's path to its marker."""
     done = f"{place}/out/{{run}}/iter_{{iteration}}.done"
     text = f'{shell} && mkdir -p "$(dirname "$2")" && printf %s "$1" >"$2"'
     result = subprocess.run(
@@ -42,7 +42,7 @@ def work(place: Path, pattern: str, *options: str, shell: str = "true") -> tuple
 
 
 def made(place: Path) -> dict[str, str]:
-    """Return what was made: path below ``out`` → the directory that it was made of."""
+    """Return the results: path below ``out`` → the directory that it was made from."""
     return {
         str(path.relative_to(place / "out")): path.read_text() for path in (place / "out").rglob("*.done")
     }
@@ -54,8 +54,8 @@ def test_each_checkpoint_of_each_run_has_a_place_of_its_own(tmp_path: Path) -> N
     save(tmp_path / "runs/lr2/checkpoints", 10)
     save(tmp_path / "runs/empty/checkpoints")
     save(tmp_path / "runs/.hidden/checkpoints", 10)
-    code, told = work(tmp_path, "runs/*/checkpoints")
-    assert code == 0, told
+    code, message = work(tmp_path, "runs/*/checkpoints")
+    assert code == 0, message
     assert made(tmp_path) == {
         "lr1/iter_10.done": f"{tmp_path}/runs/lr1/checkpoints",
         "lr1/iter_20.done": f"{tmp_path}/runs/lr1/checkpoints",
@@ -63,25 +63,25 @@ def test_each_checkpoint_of_each_run_has_a_place_of_its_own(tmp_path: Path) -> N
     }
     listed = json.loads((tmp_path / "list.json").read_text())
     assert listed["lr1"] == {"directory": f"{tmp_path}/runs/lr1/checkpoints", "iterations": [10, 20]}
-    assert "empty/checkpoints has no checkpoint that is asked for" in told
+    assert "empty/checkpoints has no checkpoint that is asked for" in message
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("pattern", "says"),
+    ("pattern", "expected"),
     [
         ("nowhere/*/checkpoints", "no directory matches"),
         ("runs/*/latest_checkpointed_iteration.txt", "no directory matches"),
         ("runs/e*/checkpoints", "has a complete checkpoint"),
     ],
 )
-def test_a_pattern_without_work_is_one_error(tmp_path: Path, pattern: str, says: str) -> None:
+def test_a_pattern_without_work_is_one_error(tmp_path: Path, pattern: str, expected: str) -> None:
     save(tmp_path / "runs/empty/checkpoints")
     (tmp_path / "list.json").write_text("{}")  # of an earlier attempt
-    code, told = work(tmp_path, pattern)
+    code, message = work(tmp_path, pattern)
     assert code == 1
-    errors = [line for line in told.splitlines() if says in line]
-    assert errors == [told.splitlines()[-1]]
+    errors = [line for line in message.splitlines() if expected in line]
+    assert errors == [message.splitlines()[-1]]
     assert pattern in errors[0]
     assert not (tmp_path / "list.json").exists()
 
@@ -93,8 +93,8 @@ HOSTILE = ["$(touch pwned)", "; touch pwned", "-rf", "a b", "'\"`", "*", "[x]", 
 def test_names_of_runs_are_nothing_but_names(tmp_path: Path) -> None:
     for name in HOSTILE:
         save(tmp_path / "runs" / name, 10)
-    code, told = work(tmp_path, "runs/*")
-    assert code == 0, told
+    code, message = work(tmp_path, "runs/*")
+    assert code == 0, message
     assert made(tmp_path) == {f"{name}/iter_10.done": f"{tmp_path}/runs/{name}" for name in HOSTILE}
     assert not list(tmp_path.rglob("pwned"))
 
@@ -109,20 +109,20 @@ def test_a_name_that_cannot_be_used_is_reported_and_the_others_are_worked_on(
     save(tmp_path / "runs/good", 10)
     hostile = os.fsdecode(os.fsencode(tmp_path / "runs") + b"/" + name)
     save(Path(hostile), 10)
-    code, told = work(tmp_path, "runs/*")
+    code, message = work(tmp_path, "runs/*")
     assert code == 1
     assert made(tmp_path) == {"good/iter_10.done": f"{tmp_path}/runs/good"}
-    assert "in its name" in told or "named with more than" in told
-    assert "\x1b" not in told
+    assert "in its name" in message or "named with more than" in message
+    assert "\x1b" not in message
 
 
 @pytest.mark.slow
 def test_two_runs_with_one_name_are_an_error(tmp_path: Path) -> None:
     save(tmp_path / "a_b/c", 10)
     save(tmp_path / "a/b_c", 10)
-    code, told = work(tmp_path, "*/*")
+    code, message = work(tmp_path, "*/*")
     assert code == 1
-    assert "would both be named 'a_b_c'" in told
+    assert "would both be named 'a_b_c'" in message
 
 
 @pytest.mark.slow
@@ -131,9 +131,9 @@ def test_one_iteration_of_each_run(tmp_path: Path) -> None:
     save(tmp_path / "runs/b", 20)
     assert work(tmp_path, "runs/*", "--iteration", "20")[0] == 0
     assert set(made(tmp_path)) == {"a/iter_20.done", "b/iter_20.done"}
-    code, told = work(tmp_path, "runs/*", "--iteration", "10")
+    code, message = work(tmp_path, "runs/*", "--iteration", "10")
     assert code == 1
-    assert f"{tmp_path}/runs/b has no complete checkpoint of iteration 10" in told
+    assert f"{tmp_path}/runs/b has no complete checkpoint of iteration 10" in message
     assert "a/iter_10.done" in made(tmp_path)
 
 
@@ -141,7 +141,7 @@ def test_one_iteration_of_each_run(tmp_path: Path) -> None:
 def test_a_command_that_fails_leaves_the_others_their_turn(tmp_path: Path) -> None:
     save(tmp_path / "runs/a", 10)
     save(tmp_path / "runs/b", 10)
-    code, told = work(tmp_path, "runs/*", shell='[ "$(basename "$1")" != a ]')
+    code, message = work(tmp_path, "runs/*", shell='[ "$(basename "$1")" != a ]')
     assert code == 1
-    assert f"failed for iterations 10 of {tmp_path}/runs/a" in told
+    assert f"failed for iterations 10 of {tmp_path}/runs/a" in message
     assert set(made(tmp_path)) == {"b/iter_10.done"}

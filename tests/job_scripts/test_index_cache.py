@@ -1,4 +1,4 @@
-"""The lock of an index, and how its files get their names; trainings that share them are in ``tests/trainer``."""
+"""The lock of an index and the renaming of its files; ``tests/trainer`` tests trainings that share them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +27,7 @@ INDEX = "0123456789abcdef"
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Path]:
-    """The lock of an index that somebody holds who does not touch it."""
+    """The lock of an index whose owner does not touch its file."""
     path = tmp_path / f".{INDEX}.lock"
     with path.open("w") as stream:
         stream.write("job 7, process 1 on n1\n")
@@ -36,7 +36,7 @@ def held(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-def test_an_owner_that_gives_no_sign_of_life_is_not_waited_for(
+def test_an_inactive_owner_is_not_waited_for(
     held: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(index_cache, "EXPIRY_S", 0.3)
@@ -46,28 +46,25 @@ def test_an_owner_that_gives_no_sign_of_life_is_not_waited_for(
     assert "job 7, process 1 on n1 has not been heard of for 0 s: builds its own" in capsys.readouterr().out
 
 
-def test_an_owner_that_lives_is_waited_for(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_cache, "EXPIRY_S", 0.3)
-    monkeypatch.setattr(index_cache, "_POLL_S", 0.02)
-    got, seen = threading.Event(), threading.Event()
+class EnoughError(Exception):
+    """The test has seen enough looks at a lock."""
 
-    def wait() -> None:
-        with index_cache._locked(held.parent, INDEX):
-            got.set()
 
-    def beat() -> None:
-        while not seen.wait(0.05):
-            os.utime(held)
+def test_an_active_owner_is_waited_for(held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
 
-    threads = [threading.Thread(target=target) for target in (beat, wait)]
-    for thread in threads:
-        thread.start()
-    try:
-        assert not got.wait(1.0)
-    finally:
-        seen.set()
-        for thread in threads:
-            thread.join()
+    def sleep(seconds: float) -> None:
+        """Let most of the permitted time pass, in which the owner touches its file once."""
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            raise EnoughError
+        os.utime(held, (looks, looks))
+
+    clock = SimpleNamespace(monotonic=lambda: looks * index_cache.EXPIRY_S * 0.9, sleep=sleep)
+    monkeypatch.setattr(index_cache, "time", clock)
+    with pytest.raises(EnoughError), index_cache._locked(held.parent, INDEX):
+        pass
 
 
 def test_a_file_system_without_locks_between_nodes(
@@ -108,7 +105,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_file_that_was_taken_for_a_dead_builders_is_written_again(tmp_path: Path) -> None:
+def test_a_file_removed_by_another_builder_is_written_again(tmp_path: Path) -> None:
     removed: list[Path] = []
 
     def save(stream: object, array: np.ndarray) -> None:
@@ -123,7 +120,7 @@ def test_a_file_that_was_taken_for_a_dead_builders_is_written_again(tmp_path: Pa
 
 
 class DataSet:
-    """What megatron-core knows of a data set when it builds an index."""
+    """A stub of a data set for which megatron-core builds an index."""
 
     def __init__(self, prefix: Path) -> None:
         self.dataset_path = str(prefix)
@@ -146,14 +143,14 @@ def test_data_that_is_prepared_again_has_another_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "'.' is not a file; name CHECKOUT/pretrain_gpt.py"),
         (["/no/pretrain_gpt.py"], "'/no/pretrain_gpt.py' is not a file; name CHECKOUT/pretrain_gpt.py"),
         ([__file__, "--lr", "1"], "there is no --data-cache-path to share"),
     ],
 )
-def test_a_command_line_that_does_not_fit(words: list[str], told: str) -> None:
+def test_a_command_line_that_does_not_fit(words: list[str], message: str) -> None:
     done = subprocess.run([sys.executable, STARTER, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"upstream_index_cache.py: error: {told}\n"
+    assert done.stderr == f"upstream_index_cache.py: error: {message}\n"

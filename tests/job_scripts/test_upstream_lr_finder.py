@@ -24,7 +24,7 @@ STARTER = Path(upstream_lr_finder.__file__)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "error: '.' is not a file; name CHECKOUT/pretrain_gpt.py"),
         (
@@ -38,13 +38,13 @@ STARTER = Path(upstream_lr_finder.__file__)
         ),
     ],
 )
-def test_refusals(words: list[str | Path], told: str) -> None:
+def test_refusals(words: list[str | Path], message: str) -> None:
     done = subprocess.run([sys.executable, STARTER, *words], capture_output=True, text=True, check=False)
     assert done.returncode in {1, 2}
-    assert done.stderr.splitlines()[-1] == f"upstream_lr_finder.py: {told}"
+    assert done.stderr.splitlines()[-1] == f"upstream_lr_finder.py: {message}"
 
 
-def test_upstream_gets_its_own_words_in_their_order() -> None:
+def test_upstream_receives_its_arguments_in_order() -> None:
     own = ["--data-path", "0.3", "/d/a b", "--lr", "-0.5", "--lr-finder", "--init=-1e-05", "--bf16"]
     words = [*own[:3], "--lr-finder-end-lr", "3", *own[3:6], "--lr-finder-save=/s", *own[6:]]
     options, rest = lr_finder_options.split("s", words)

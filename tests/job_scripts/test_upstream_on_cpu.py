@@ -1,4 +1,4 @@
-"""What the starter of upstream's trainer says when it is started wrongly; that it trains is tested on the cluster."""
+"""Error messages of the starter of upstream's trainer; other tests run trainings with it on the cluster."""
 
 from __future__ import annotations
 

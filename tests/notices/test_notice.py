@@ -1,4 +1,4 @@
-"""What is told of jobs, and the checks on who is told."""
+"""The content of notices, and the checks of their recipients."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_event(job: Job) -> None:
 
 
 @pytest.mark.parametrize("detector", ["nan", "spike", "stall", ""])
-def test_a_loss_that_diverges_is_a_kind_of_its_own(job: Job, detector: str) -> None:
+def test_a_divergence_is_a_separate_kind(job: Job, detector: str) -> None:
     notice = event_notice(job, 1, "7", Occurrence("notify", "health", detector=detector), LOG)
     diverged = detector in ("nan", "spike")
     health, only = notice.as_wanted(["health", "diverged"]), notice.as_wanted(["diverged", "failure"])
@@ -106,9 +106,9 @@ def test_a_notice_of_edges_lists_some_of_them() -> None:
 
 
 def test_templates_see_plain_data() -> None:
-    told = Notice("report", "a", "b").to_json()
-    assert told["text"] == "a: report: b"
-    assert told["failed_nodes"] == []
+    data = Notice("report", "a", "b").to_json()
+    assert data["text"] == "a: report: b"
+    assert data["failed_nodes"] == []
 
 
 PIGEON = "airflow.providers.carrier_pigeon.notifications.PigeonNotifier"
@@ -126,7 +126,7 @@ def problems(notify: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("entry", "place", "told"),
+    ("entry", "place", "message"),
     [
         (
             f"  - {{notifier: {PIGEON}}}",
@@ -154,9 +154,21 @@ def problems(notify: str) -> list[str]:
         ("  - {notifier: Slack}", "a.yaml:4:", "notifier"),
     ],
 )
-def test_what_cannot_tell_anybody_is_refused(entry: str, place: str, told: str) -> None:
+def test_notifiers_that_cannot_work_are_refused(entry: str, place: str, message: str) -> None:
     found = problems(entry)
-    assert any(problem.startswith(place) and told in problem for problem in found), found
+    assert any(problem.startswith(place) and message in problem for problem in found), found
+
+
+@pytest.mark.parametrize(
+    ("notifier", "arguments"),
+    [
+        (OWN.replace("JsonLines", "JsonLine"), "path: a.jsonl"),
+        (PIGEON, "to: me"),
+        (SMTP, "to: me, html_path: a"),
+    ],
+)
+def test_one_mistake_in_a_notifier_is_one_error(notifier: str, arguments: str) -> None:
+    assert len(problems(f"  - notifier: {notifier}\n    arguments: {{{arguments}}}")) == 1
 
 
 def test_expressions_read_the_notice() -> None:

@@ -1,4 +1,4 @@
-"""Notices on their way from a task to notifiers."""
+"""Delivery of notices from a task to notifiers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def context(**values: Any) -> Any:
     return {"ti": task, "dag": DAG("s.point"), **values}
 
 
-def told(path: Path) -> list[dict[str, Any]]:
+def written(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -63,9 +63,9 @@ def test_what_ends_the_task_waits_for_its_callbacks(tmp_path: Path) -> None:
         send(sections, Notice("retry", "s.p.x", "lost"))
         send(sections, Notice("health", "s.p.x", "nobody wants it"))
         send(sections, Notice("failure", "s.p.x", "given up", iteration=3))
-    assert [line["what"] for line in told(tmp_path / "a")] == ["retry"]
+    assert [line["what"] for line in written(tmp_path / "a")] == ["retry"]
     NoticeCallback("failure", sections, always=True)(values)
-    (_, line) = told(tmp_path / "a")
+    (_, line) = written(tmp_path / "a")
     assert (line["what"], line["reason"], line["iteration"]) == ("failure", "given up", 3)
     assert line["message"] == "s.p.x of failure"
 
@@ -78,28 +78,28 @@ def test_each_notifier_gets_a_divergence_once(tmp_path: Path) -> None:
         send(sections, Notice("health", "s.p.x", "NaN", also="diverged"))
         send(sections, Notice("failure", "s.p.x", "given up for NaN", also="diverged"))
     NoticeCallback("failure", sections, always=True)(values)
-    found = {name: [line["what"] for line in told(tmp_path / name)] for name in kinds}
+    found = {name: [line["what"] for line in written(tmp_path / name)] for name in kinds}
     assert found == {"both": ["diverged", "failure"], "one": ["diverged", "diverged"], "none": []}
 
 
 def test_task_that_failed_without_a_job(tmp_path: Path) -> None:
     callback = NoticeCallback("failure", [section(tmp_path / "a", "failure")], always=True)
     callback(context(exception=ValueError("sbatch: invalid account")))
-    (line,) = told(tmp_path / "a")
+    (line,) = written(tmp_path / "a")
     assert (line["sweep"], line["point"], line["stage"]) == ("s", "lr1", "pretrain")
     assert line["text"].startswith("s.point.pretrain.watch: failure: sbatch: invalid account")
 
 
 def test_a_job_that_had_finished_before_is_not_reported_again(tmp_path: Path) -> None:
     NoticeCallback("finished", [section(tmp_path / "a", "finished")], always=False)(context())
-    assert told(tmp_path / "a") == []
+    assert written(tmp_path / "a") == []
 
 
 def test_notifier_that_fails_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broken = NotifySection(notifier=f"{__name__}.BrokenNotifier", on=["failure"])
     callback = NoticeCallback("failure", [broken, section(tmp_path / "a", "failure")], always=True)
     callback(context())
-    assert len(told(tmp_path / "a")) == 1
+    assert len(written(tmp_path / "a")) == 1
     assert "failed to send" in caplog.text
 
 
@@ -122,7 +122,7 @@ def test_callbacks_of_the_tasks(tmp_path: Path) -> None:
     assert {task.task_id for task in sweep.tasks if task.on_success_callback} == {"report", "prepare.watch"}
 
 
-def test_nobody_to_tell(tmp_path: Path) -> None:
+def test_no_recipients(tmp_path: Path) -> None:
     for callback in callbacks(SweepOutline.of(load_sweep_text(CHAIN, "chain.yaml")), "failure", always=True):
         callback(context())
     assert not list(tmp_path.iterdir())
@@ -140,7 +140,7 @@ def test_nobody_to_tell(tmp_path: Path) -> None:
 def test_a_run_notifies_its_pinned_recipients(
     dag_id: str, run_id: str, conf: Any, pinned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever changes `notify` while a run is under way changes nothing for it."""
+    """A change of `notify` does not affect runs in progress."""
     monkeypatch.setenv(PINS_VARIABLE, str(tmp_path / "pins"))
     text = (
         f"{CHAIN}\nnotify: [{{notifier: {OWN}, on: [failure], arguments: {{path: planned, message: x}}}}]\n"
@@ -153,12 +153,15 @@ def test_a_run_notifies_its_pinned_recipients(
     NoticeCallback("failure", edited, always=True)(
         context(ti=task, dag_run=SimpleNamespace(conf=conf, run_id=run_id))
     )
-    assert (len(told(tmp_path / "planned")), len(told(tmp_path / "edited"))) == (int(pinned), int(not pinned))
+    assert (len(written(tmp_path / "planned")), len(written(tmp_path / "edited"))) == (
+        int(pinned),
+        int(not pinned),
+    )
 
 
 @pytest.mark.slow
 def test_dags_with_callbacks_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow stores that there are callbacks; who is told is read from the file where the task runs."""
+    """Airflow stores only that callbacks exist; the recipients are read from the file when the task runs."""
     (tmp_path / "chain.yaml").write_text(CHAIN + NOTIFY)
     monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(tmp_path))
     bag = DagBag(project_root() / "dags" / "sweeps.py", bundle_path=project_root() / "dags")

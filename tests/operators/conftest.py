@@ -1,4 +1,4 @@
-"""What tests of operators share."""
+"""Fixtures of the tests of operators."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is pinned is kept apart from what the machine's own runs have pinned."""
+    """Use a store of plans that is separate from that of the machine's runs."""
     monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))

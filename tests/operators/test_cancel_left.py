@@ -1,4 +1,4 @@
-"""Which stages of a run may still have a job in Slurm when it ends."""
+"""The stages of a run that may still have a job in Slurm when the run ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
         (None, None, False),
     ],
 )
-def test_by_the_states_of_its_tasks(submit: str | None, watch: str | None, left: bool) -> None:
+def test_stages_are_selected_by_the_states_of_their_tasks(
+    submit: str | None, watch: str | None, left: bool
+) -> None:
     states = {"a.submit": submit, "a.watch": watch, "b.submit": "success", "b.watch": "success"}
     assert left_stages(["a", "b"], states) == (["a"] if left else [])
 
@@ -68,7 +70,7 @@ stages:
     assert [job.stage for job in queued_behind(jobs, [*unbegun, "a.d"])] == behind
 
 
-def test_a_run_that_went_well_asks_nothing_of_the_cluster() -> None:
+def test_a_successful_run_sends_no_command() -> None:
     class Instance:
         dag_id, run_id = "x.point", "p"
 
@@ -88,10 +90,10 @@ def test_a_run_that_went_well_asks_nothing_of_the_cluster() -> None:
         (LoginRefusedError("no"), AirflowFailException),
     ],
 )
-def test_a_login_node_that_is_away_is_asked_again(
+def test_an_unreachable_login_node_is_tried_again(
     error: TransportError, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job would go on, and cost, for as long as nobody cancels it."""
+    """The job would continue, and cost, until it is cancelled."""
     job = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
 
     class Instance:
@@ -175,7 +177,7 @@ class TestRememberedCancellations:
         with pytest.raises(TaskDeferred):
             self.run(job, "success")
 
-    def test_not_of_a_job_that_another_run_has_taken_up(
+    def test_not_of_a_job_that_another_run_has_taken_over(
         self, job: Job, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def asked(hook: SlurmHook, script: str) -> CommandResult:

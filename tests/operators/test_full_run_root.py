@@ -22,6 +22,7 @@ from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.job_event import JobEvent
+from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.triggers.pause import PauseTrigger
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(SlurmHook, "run", here)
     job = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
     Path(job.stage_dir).mkdir(parents=True)
-    (Path(job.stage_dir) / "1").write_text("")  # stands where the attempt's directory would be made
+    (Path(job.stage_dir) / "1").write_text("")  # a file at the path of the attempt's directory
     return job
 
 
@@ -60,9 +61,9 @@ def resumed(task: SlurmWatchOperator, method: str, event: dict[str, Any]) -> Tas
 
 
 def ended(job: Job, **values: Any) -> dict[str, Any]:
-    handle = {"job": job.name, "attempt": 1, "job_id": "7"}
+    handle = JobHandle(job.name, 1, "7")
     verdict = Verdict(Outcome.FAILED, "exit code 1", job_id="7", **values)
-    return JobEvent(verdict, seen=(), carry={"handle": handle}).to_json()
+    return JobEvent(verdict, seen=(), watched=handle).to_json()
 
 
 def test_the_task_waits_until_it_can_be_written(job: Job, sent: list[Notice]) -> None:

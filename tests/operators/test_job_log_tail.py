@@ -1,4 +1,4 @@
-"""What the log of a watching task keeps of its job's log."""
+"""The part of a job's log that the log of the watching task keeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def watching(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
     return SlurmWatchOperator(task_id="w", job=None, handle=None)
 
 
-def test_of_a_failure_the_last_lines_and_the_one_that_decided(
+def test_a_failure_shows_the_last_lines_and_the_deciding_one(
     watching: SlurmWatchOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
     watching._show_tail(failed(LINES, "RuntimeError: \x1b[31mno\x1b[0m memory"))
@@ -33,14 +33,14 @@ def test_of_a_failure_the_last_lines_and_the_one_that_decided(
     assert decided == "the line that decided: RuntimeError: no memory"
 
 
-def test_of_a_failure_that_no_line_explains(
+def test_a_failure_without_a_deciding_line(
     watching: SlurmWatchOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
     watching._show_tail(failed([], None))
     assert [record.getMessage().splitlines()[-1] for record in caplog.records] == ["(the job wrote nothing)"]
 
 
-def test_what_the_next_wait_would_make_airflow_forget(
+def test_lines_are_kept_when_the_task_defers_again(
     watching: SlurmWatchOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
     watching._keep_tail(JobEvent(log_tail=tuple(LINES)))

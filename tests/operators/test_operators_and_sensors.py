@@ -1,4 +1,4 @@
-"""Operators and sensors: template fields, and what they do without a cluster."""
+"""Operators and sensors: template fields, and behaviour without a cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import importlib
 import inspect
 import json
 import pkgutil
+import threading
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,17 +36,20 @@ from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.sweep_plan import check_sweep, plan_sweep
+from airflow_megatron.sensors import point_runs
 from airflow_megatron.sensors.checkpoint import CheckpointSensor
 from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
 from airflow_megatron.sensors.slurm_job import SlurmJobSensor
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.model.schema import HealthSection
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.job_event import JobEvent
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.task_runtime.run_configuration import LAUNCHED_POINT_KEYS
 
@@ -74,7 +79,7 @@ STAGES = [*(instance.name for instance in load_sweep_text(CHAIN, "s.yaml").tree)
 
 
 class Instance:
-    """Stands where the task instance stands, in the first try of a task with two retries: keeps what is pushed."""
+    """A stub of the task instance in the first try of a task with two retries; it keeps pushed XComs."""
 
     try_number, max_tries = 1, 2
 
@@ -91,7 +96,7 @@ class Instance:
 
 
 class Store(dict[str, Any]):
-    """Stands where a task's state store stands."""
+    """A stub of a task's state store."""
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value
@@ -115,7 +120,7 @@ def classes_of(package: str) -> set[type]:
     return found
 
 
-def test_no_operator_is_forgotten_here() -> None:
+def test_every_operator_is_tested() -> None:
     assert (classes_of("operators") | classes_of("sensors")) - {
         ProducedFileSensor,
         DescribedJobOperator,
@@ -174,7 +179,7 @@ def test_a_stage_that_the_run_does_not_know_names_what_to_clear(
     dag_id: str, conf: dict[str, Any], clear: str, tmp_path: Path
 ) -> None:
     TestPlanSweep().run(tmp_path / "s.yaml", CHAIN)
-    for stage, told in (
+    for stage, expected_message in (
         ("anneal.convert", f"had a stage 'anneal.convert'; to run it, {clear}"),
         ("pretrain.convert", ""),
     ):
@@ -184,8 +189,8 @@ def test_a_stage_that_the_run_does_not_know_names_what_to_clear(
         context: Any = {"ti": instance, "dag_run": Run(conf)}
         with set_current_context(context), pytest.raises(AirflowSkipException) as caught:
             task.execute(context)
-        assert told in str(caught.value)
-        assert ("no such stage" in str(caught.value)) is (not told)
+        assert expected_message in str(caught.value)
+        assert ("no such stage" in str(caught.value)) is (not expected_message)
 
 
 class TestPlanSweep:
@@ -238,7 +243,7 @@ class TestPlanSweep:
             self.run(tmp_path / "s.yaml", text, **choice)
         assert message in str(caught.value)
 
-    def test_a_file_that_is_gone(self, tmp_path: Path) -> None:
+    def test_a_deleted_file(self, tmp_path: Path) -> None:
         with pytest.raises(AirflowFailException, match="cannot be read"):
             PlanSweepOperator(task_id="plan", spec_file=str(tmp_path / "no.yaml")).execute(
                 {"dag_run": Run()}  # type: ignore[typeddict-item]
@@ -296,7 +301,7 @@ class TestResolvePoint:
     def test_a_run_launched_while_its_sweep_was_stopped(
         self, tries: tuple[int, int], goes_on: bool, tmp_path: Path
     ) -> None:
-        """It ends, unless a person clears it later."""
+        """It ends, unless a user clears it later."""
         file = tmp_path / "s.yaml"
         plan, _ = TestPlanSweep().run(file, CHAIN)
         instance = Instance("chain.point", "lr0.004")
@@ -352,14 +357,14 @@ class TestLaunchPoints:
     def test_a_dry_run_starts_nothing(self) -> None:
         # the form of version 0.1.0, which a run of then may have in its XCom
         pinned = {"file": "s.yaml", "text": CHAIN, "cluster": "local", "points": ["lr0.001"], "sources": {}}
-        with pytest.raises(AirflowSkipException, match="dry run: 1 points are not started"):
+        with pytest.raises(AirflowSkipException, match="dry run: 1 point is not started"):
             LaunchPointsOperator(task_id="l", point_dag_id="x.point", pinned=pinned, plan_only=True).execute(
                 {}
             )
 
     @pytest.mark.slow
     def test_configurations_are_small(self) -> None:
-        """What a point executes is stored; one argument of a process has 128 kB."""
+        """The plan of a point is stored, because an argument of a process is limited to 128 kB."""
         file = sweep_specs_dir() / "scaling_exps.yaml"
         context: Any = {"ti": Instance(), "dag_run": Run()}
         plan = PlanSweepOperator(task_id="plan", spec_file=str(file)).execute(context)
@@ -371,21 +376,23 @@ class TestLaunchPoints:
         assert set(confs[pinned.points[0]]) == set(LAUNCHED_POINT_KEYS)
 
     @pytest.mark.parametrize(("most_at_once", "seen"), [(1, 1), (2, 2), (16, 3)])
-    def test_points_worked_without_a_scheduler_are_no_more_than_allowed(
-        self, most_at_once: int, seen: int
-    ) -> None:
+    def test_without_a_scheduler_the_limit_of_points_holds(self, most_at_once: int, seen: int) -> None:
         """A benchmark's machine is one point's at a time, under `airflow dags test` too."""
         running: list[int] = [0]
+        together, lock = threading.Barrier(seen), threading.Lock()
 
         class Counting(LaunchPointsOperator):
             def _work(self, conf: Any) -> int:
-                running.append(running[-1] + 1)
-                time.sleep(0.1)
-                running.append(running[-1] - 1)
+                with lock:
+                    running.append(running[-1] + 1)
+                together.wait(60)
+                time.sleep(0.05)
+                with lock:
+                    running.append(running[-1] - 1)
                 return 0
 
         task = Counting(task_id="l", point_dag_id="x.point", pinned={}, most_at_once=most_at_once)
-        task._work_here({f"p{number}": {} for number in range(6)})
+        task._execute_runs({f"p{number}": {} for number in range(6)})
         assert max(running) == seen
 
 
@@ -432,7 +439,7 @@ class TestWaiting:
             sensor.execute({})
 
     async def test_for_a_job(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The operator looks at what the login node has recorded, then leaves the waiting to the trigger."""
+        """The operator reads the records on the login node, then defers to the trigger."""
         monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path))
         plan = check_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local"))
         node = LoginNode()
@@ -495,6 +502,14 @@ class TestWaiting:
         with pytest.raises(AirflowSkipException, match="was cancelled before, by its own condition"):
             task.execute({"ti": Instance(), "task": task})  # type: ignore[typeddict-item]
 
+    def test_for_a_job_whose_task_is_sent_the_end_of_another(self) -> None:
+        job = check_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
+        handle = {"job": job.name, "attempt": 2, "job_id": None, "finished": True}
+        other = JobHandle("other.a.work", 1, "7")
+        event = JobEvent(Verdict(Outcome.FAILED, "exit code 1", job_id="7"), seen=(), watched=other).to_json()
+        result = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle).execute_complete({}, event)
+        assert (result["outcome"], result["attempt"], result["passed_over"]) == ("finished", 2, True)
+
     def test_for_a_job_longer_than_the_timeout(self) -> None:
         job = check_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
         handle = {"job": job.name, "attempt": 2, "job_id": "7", "finished": False}
@@ -504,3 +519,15 @@ class TestWaiting:
             AirflowFailException, match="no verdict before the task's timeout; the job continues in Slurm"
         ):
             task.execute_complete({}, event)
+
+
+@pytest.mark.parametrize("running", [0, 1])
+def test_a_sweep_whose_task_is_sent_the_end_of_another_waits_again(
+    running: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {"a": "a", "b": "b"}
+    monkeypatch.setattr(point_runs, "count_runs", lambda dag_id, run_ids, states: len(run_ids) - running)
+    sensor = PointRunsSensor(task_id="wait", point_dag_id="held.point", runs=runs)
+    with pytest.raises(TaskDeferred) if running else nullcontext() as waiting:
+        sensor.execute_complete({}, {"ended": 2})
+    assert not running or waiting.value.trigger.run_ids == ["a", "b"]

@@ -1,4 +1,4 @@
-"""`launch` starts no run for a point none of whose jobs would be submitted, and for every other."""
+"""``launch`` starts runs only for points with at least one job to submit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def planned(root: Path, cluster: ClusterProfile, text: str = SMALL) -> Plan:
 
 
 def end(job: Job, *, attempts: int = 1, **changes: Any) -> None:
-    """Leave on the cluster what a job leaves that has ended."""
+    """Write the records of an ended job to the cluster."""
     verdict = {"job": job.name, "attempt": attempts, "outcome": "finished", "reason": "it's\n 'done'"}
     verdict |= {"digest": job_digest(job), **changes}
     for number in range(1, attempts + 1):
@@ -84,7 +84,7 @@ def test_points_all_of_whose_jobs_have_finished(tmp_path: Path, cluster: Cluster
         {"attempt": None},
     ],
 )
-def test_what_would_be_submitted_is_never_passed_over(
+def test_a_point_with_a_job_to_submit_is_never_skipped(
     changes: Mapping[str, Any], tmp_path: Path, cluster: ClusterProfile
 ) -> None:
     jobs = jobs_by_point(planned(tmp_path, cluster).jobs)
@@ -116,7 +116,7 @@ STAGE = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @given(stages=st.lists(STAGE, min_size=5, max_size=5))
-def test_it_decides_as_submit_does(
+def test_it_decides_like_the_submit_task(
     stages: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, cluster: ClusterProfile
 ) -> None:
     plan = planned(tmp_path_factory.mktemp("runs"), cluster)
@@ -142,7 +142,7 @@ def test_it_decides_as_submit_does(
 
 
 class Airflow:
-    """Stands where a task's channel to Airflow stands: the runs of the point DAG."""
+    """A stub of a task's channel to Airflow, with the runs of the point DAG."""
 
     def __init__(self, **runs: tuple[str, dict[str, Any]]) -> None:
         self.runs = dict(runs)
@@ -197,7 +197,7 @@ class TestLaunch:
 
     def test_a_finished_point_needs_no_run(self, launched: Any, capsys: pytest.CaptureFixture[str]) -> None:
         assert launched(Airflow()) == ({"p2": "p2"}, ["p2"], ["p1"])
-        assert "1 of 2 points have finished; passed over: p1" in capsys.readouterr().out
+        assert "1 of 2 points have finished and are not started again: p1" in capsys.readouterr().out
 
     def test_a_fresh_start_runs_it_again(self, launched: Any) -> None:
         assert launched(Airflow(), fresh_start=True) == ({"p1": "p1", "p2": "p2"}, ["p1", "p2"], [])
@@ -212,7 +212,7 @@ class TestLaunch:
         airflow = Airflow(p1=("failed", {"digest": launched.digest("p1")}))
         assert launched(airflow) == ({"p2": "p2"}, ["p2"], ["p1"])
 
-    def test_all_points_are_started_while_the_login_node_is_away(
+    def test_all_points_are_started_while_the_login_node_is_unreachable(
         self, launched: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def away(self: SlurmHook, script: str) -> CommandResult:
@@ -222,11 +222,11 @@ class TestLaunch:
         assert launched(Airflow()) == ({"p1": "p1", "p2": "p2"}, ["p1", "p2"], [])
 
 
-def test_the_report_counts_the_points_that_were_passed_over(tmp_path: Path, cluster: ClusterProfile) -> None:
+def test_the_report_counts_skipped_points(tmp_path: Path, cluster: ClusterProfile) -> None:
     from datetime import UTC, datetime
 
     plan = planned(tmp_path, cluster)
     reported = ReportedRun("r", "", "", None, 2, "", passed_over=1)
     about = _about(plan, reported, "d", datetime(2026, 11, 22, tzinfo=UTC))
-    assert about["passed_over"] == 1
-    assert "2 of 2 points, 1 of them finished before and passed over, on alps" in _lines(about)[0]
+    assert about.passed_over == 1
+    assert "2 of 2 points, 1 of them finished in an earlier run, on alps" in _lines(about)[0]

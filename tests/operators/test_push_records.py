@@ -1,4 +1,4 @@
-"""When the task that sends records to trackers pushes, pauses and ends."""
+"""Pushes, pauses and the end of the task that sends records to trackers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNS = {"p": "r1", "q": "r2"}
 
 
 class Site:
-    """What the task sees of Airflow and the trackers."""
+    """Stubs of Airflow and the trackers for the task."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ended_runs, self.pushes, self.failing = 0, [], set[str]()
@@ -84,7 +84,7 @@ def test_it_pushes_and_pauses_until_all_points_have_ended(site: Site) -> None:
     ]
 
 
-def test_one_that_fails_is_tried_again_and_holds_up_no_other(
+def test_a_failing_tracker_is_retried_and_does_not_delay_others(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.failing, site.ended_runs = {"mlflow", "trackio"}, 2

@@ -1,4 +1,4 @@
-"""``resolve`` of a sweep that names several clusters: where a point goes, and what happens where there is no room."""
+"""``resolve`` of a sweep with several clusters: the choice of a cluster, also if all are full."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Resolve:
         self.pushed: dict[str, Any] = {}
 
     def execute(self) -> dict[str, Any]:
-        """Run it; return what it pushes."""
+        """Run it and return the pushed XComs."""
         push = lambda key, value: self.pushed.update({key: value})  # noqa: E731
         ti = SimpleNamespace(dag_id="spread.point", run_id="p1", xcom_push=push)
         run = SimpleNamespace(conf={"point": "p1"}, run_type="manual")

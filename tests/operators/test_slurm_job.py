@@ -1,4 +1,4 @@
-"""SlurmJobOperator, SlurmSubmitOperator and SlurmJobSensor of somebody's own DAG, without a cluster."""
+"""SlurmJobOperator, SlurmSubmitOperator and SlurmJobSensor in DAGs of users, without a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_megatron.triggers.pause import PauseTrigger
 
 
 class Store(dict[str, Any]):
-    """Stands where a task's state store stands."""
+    """A stub of a task's state store."""
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value
@@ -55,13 +55,13 @@ def test_a_dag_of_them_is_stored_and_mapped() -> None:
     assert stored.get_task("c").upstream_task_ids == {"b"}
 
 
-def test_a_restart_policy_that_there_is_not_is_refused_when_the_dag_is_read() -> None:
+def test_an_unknown_restart_policy_is_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(DescriptionError, match="restart: retries"):
         SlurmJobOperator(task_id="a", command="x", restart={"retries": 1})
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"slurm_conn_id": "a", "ssh_conn_id": "b"}, "give one of slurm_conn_id, ssh_conn_id and cluster"),
         ({"slurm_conn_id": "a", "cluster": "local"}, "give one of slurm_conn_id, ssh_conn_id and cluster"),
@@ -70,12 +70,12 @@ def test_a_restart_policy_that_there_is_not_is_refused_when_the_dag_is_read() ->
         ({"cluster": "local", "options": ["--wrap=x"]}, "which a job may not set"),
     ],
 )
-def test_what_cannot_be_submitted_fails_at_once(arguments: dict[str, Any], told: str) -> None:
+def test_an_impossible_submission_fails_at_once(arguments: dict[str, Any], message: str) -> None:
     for operator in (SlurmJobOperator, SlurmSubmitOperator):
         task = operator(task_id="t", command="hostname", **arguments)
         with pytest.raises(AirflowFailException) as caught:
             task.execute(context())
-        assert told in str(caught.value)
+        assert message in str(caught.value)
 
 
 def test_a_mapped_task_has_a_job_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Which jobs make the report of a sweep fail."""
+"""Jobs that make the report of a sweep fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_a_condition_cancelled_and_what_waits_for_it_is_meant_to_be_missing(cluster) -> None:
+def test_jobs_cancelled_by_a_condition_are_expected_to_be_missing(cluster) -> None:
     jobs = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), cluster).jobs
     statuses = {job.name: StageStatus(job.point, job.stage, job.name, StageState.FINISHED) for job in jobs}
 

@@ -1,4 +1,4 @@
-"""What a deferred submission waits for."""
+"""The trigger with which a deferred submission waits."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class TaskInstance:
-    """Stands where the task instance stands, in the first try."""
+    """A stub of the task instance in the first try."""
 
     dag_id, run_id, task_id = "chain.point", "r", "prepare.submit"
     try_number, max_tries = 1, 0
 
 
 class Store(dict[str, Any]):
-    """Stands where a task's state store stands."""
+    """A stub of a task's state store."""
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value
@@ -60,7 +60,7 @@ def test_the_trigger_has_the_limits_and_the_reason_of_the_refusal(
 ) -> None:
     mine = attempts(300, of_sweep="max_jobs: 20\n")
     outcome = SubmissionOutcome("deferred", None, "full", waits_for=waits_for, queued=queued)
-    trigger = wait_for_room(mine, 2, outcome, poll_interval=7, carry={"number": 2})
+    trigger = wait_for_room(mine, 2, outcome, poll_interval=7)
     assert trigger.limits == [[300, ""], [20, "chain."]]
     assert (trigger.refused_at, trigger.recovers) == (refused_at, recovers)
     assert ".a2." in trigger.job_name
@@ -68,7 +68,7 @@ def test_the_trigger_has_the_limits_and_the_reason_of_the_refusal(
     assert trigger.commands == mine.commands.to_json()
 
 
-def test_who_comes_back_keeps_its_place_in_the_line() -> None:
+def test_a_returning_task_keeps_its_place_in_the_queue() -> None:
     outcome = SubmissionOutcome("deferred", None, "full", waits_for="room")
     first = wait_for_room(attempts(1), 1, outcome, poll_interval=7)
     assert time.time() - first.since < 5
@@ -81,7 +81,7 @@ def test_without_limits_there_are_none() -> None:
 
 
 @pytest.mark.parametrize("operator", ["submit", "watch", "arrays"])
-def test_a_login_node_that_stays_away_is_waited_for(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_login_node_is_waited_for(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Maintenance lasts longer than all tries of a task."""
 
     def away(hook: SlurmHook, script: str) -> CommandResult:
@@ -107,7 +107,7 @@ def test_a_login_node_that_stays_away_is_waited_for(operator: str, monkeypatch: 
         assert isinstance(trigger, PauseTrigger)
     else:
         assert isinstance(trigger, QueueRoomTrigger)
-        assert not trigger.recovers  # nobody was refused: all go on at once
+        assert not trigger.recovers  # none was refused, so all continue immediately
         assert (".a3." in trigger.job_name) is (operator == "watch")
     with pytest.raises(TaskDeferred):  # it is still away
         getattr(task, method)(context, trigger.carry)

@@ -1,4 +1,4 @@
-"""The third-party scripts of the page: fetched once, and only those that the lock file names."""
+"""The third-party scripts of the page: fetched once, and only those in the lock file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fetch() -> Callable[[Path], list[str]]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A source tree whose lock file names an archive beside it."""
+    """A source tree whose lock file refers to an archive beside it."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name in ("package/dist/a.js", "package/LICENSE", "../outside.js"):

@@ -111,7 +111,7 @@ def test_an_editable_package_copies_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_command_explains_itself(run: Callable[..., str]) -> None:
+def test_every_command_has_a_help_text(run: Callable[..., str]) -> None:
     answer = json.loads(run("-c", HELP))
     assert answer["plugin"] is True
     helps = answer["helps"]

@@ -1,4 +1,4 @@
-"""Which of the environments that ``make peers`` installs a test needs, and the store of a sweep."""
+"""The environments of ``make peers`` that a test needs, and the store of a sweep."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from peer_servers import StoredSweep, peer_python
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if item.path.parent == here:
             name = item.path.stem.removeprefix("test_").partition("_")[0]
             item.add_marker(pytest.mark.peers)
             if not peer_python(name).exists():

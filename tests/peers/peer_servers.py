@@ -1,4 +1,4 @@
-"""Servers of trackers, from the environments that ``make peers`` installs, and stored rows to push to them."""
+"""Servers of trackers in the environments of ``make peers``, and stored rows to push to them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def mlflow_runs(url: str, project: str) -> dict[str, Any]:
 
 
 def mlflow_history(url: str, run: dict[str, Any], metric: str = "loss") -> list[tuple[int, float]]:
-    """Return what MLflow has of a metric: (step, value), in the order in which it gives them."""
+    """Return MLflow's values of a metric as (step, value), in the order of its response."""
     answer = httpx.get(
         f"{url}/api/2.0/mlflow/metrics/get-history",
         params={"run_id": run["info"]["run_id"], "metric_key": metric, "max_results": 10000},

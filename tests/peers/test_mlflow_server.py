@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def history(url: str, project: str, stage: str, metric: str = "loss") -> list[tuple[int, float]]:
-    """Return what MLflow has of a stage's metric: (step, value), in the order in which it gives them."""
+    """Return MLflow's values of a stage's metric as (step, value), in the order of its response."""
     return mlflow_history(url, mlflow_runs(url, project)[f"{SWEEP}/p/{stage}"], metric)
 
 
@@ -51,13 +51,13 @@ def test_a_training_is_one_run_over_a_restart_a_rollback_and_a_branch(
     stored.log("trunk", 1, range(1, 61))
     stored.validate("trunk", 1, 50, 3.5)
     push()
-    stored.log("trunk", 2, range(41, 81))  # goes on from the checkpoint of iteration 40
+    stored.log("trunk", 2, range(41, 81))  # continues from the checkpoint of iteration 40
     stored.log("decay", 3, range(51, 71))  # from the trunk's checkpoint of iteration 50
     push(ended=True)
     assert push(ended=True) == Pushed(0, 0)
 
     trunk, branch = history(server, "whole", "trunk"), history(server, "whole", "decay")
-    # what was pushed before the rollback stays; nothing comes twice
+    # records pushed before the rollback are kept, and none is duplicated
     assert trunk == [(n, loss(n, 1 if n <= 60 else 2)) for n in range(1, 81)]
     assert branch == [
         *((n, loss(n, 1 if n <= 40 else 2)) for n in range(1, 51)),
@@ -69,8 +69,8 @@ def test_a_training_is_one_run_over_a_restart_a_rollback_and_a_branch(
     assert {each["key"]: each["value"] for each in run["data"]["params"]} == {"lr": "0.001"}
 
 
-def test_a_batch_that_was_stored_but_not_noted_is_not_sent_again(server: str, stored: StoredSweep) -> None:
-    """The process is killed when MLflow has the first batch and the process does not know it."""
+def test_a_stored_batch_without_a_record_is_not_sent_again(server: str, stored: StoredSweep) -> None:
+    """The process is killed after MLflow received the first batch, before the process recorded this."""
     access, section = TrackerAccess(server), SECTION.model_copy(update={"project": "killed"})
     stored.log("trunk", 1, range(1, 301))
     with Mlflow().open(access, "killed") as session:
@@ -102,7 +102,7 @@ def push_with(session: Any, stored: StoredSweep) -> None:
     )
 
 
-def test_a_server_that_is_away_delays_nothing_but_the_push(stored: StoredSweep) -> None:
+def test_an_unreachable_server_delays_only_the_push(stored: StoredSweep) -> None:
     stored.log("trunk", 1, range(1, 5))
     with pytest.raises(TrackerError, match="mlflow does not answer"):
         push_sweep(

@@ -61,13 +61,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def history(url: str, project: str, stage: str) -> list[dict[str, float]]:
     """Return the rows that trackio has of a run."""
-    listed = asked(url, "get_runs_for_project", project=project)
+    listed = call(url, "get_runs_for_project", project=project)
     run_ids = [run["id"] for run in listed if run["name"] == f"p/{stage}"]
     assert len(run_ids) == 1, listed
-    return asked(url, "get_logs", project=project, run=f"p/{stage}", run_id=run_ids[0])
+    return call(url, "get_logs", project=project, run=f"p/{stage}", run_id=run_ids[0])
 
 
-def asked(url: str, name: str, **arguments: object) -> list[dict[str, float]]:
+def call(url: str, name: str, **arguments: object) -> list[dict[str, float]]:
     return httpx.post(f"{url}/api/{name}", json={"args": [], "kwargs": arguments}).json()["data"]
 
 
@@ -142,9 +142,9 @@ def test_the_task_sends_what_is_stored_of_a_planned_sweep_and_the_command_finds_
         task_id="trackers", pinned=pinned.to_json(), point_dag_id="chain.point", runs={}, plan_only=False
     ).execute({})
 
-    runs = asked(server, "get_runs_for_project", project="planned")
+    runs = call(server, "get_runs_for_project", project="planned")
     steps = {
-        run["name"]: [row["step"] for row in asked(server, "get_logs", project="planned", run_id=run["id"])]
+        run["name"]: [row["step"] for row in call(server, "get_logs", project="planned", run_id=run["id"])]
         for run in runs
     }
     assert steps == {"lr0.001/pretrain": [*range(1, 21)], "lr0.001/cooldown_300k": [*range(1, 16)]}

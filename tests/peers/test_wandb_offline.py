@@ -25,7 +25,7 @@ SECTION = TrackerSection(tracker="wandb", connection="any")
 
 @pytest.fixture(autouse=True)
 def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package of the environment of its own, behind those of Airflow's."""
+    """The package of the separate environment, after those of Airflow's environment on the path."""
     packages = next((peer_python("wandb").parent.parent / "lib").glob("python*/site-packages"))
     monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
     monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path / "local"))

@@ -1,15 +1,19 @@
-"""Convert and evaluate stages: the commands that they become, and what a check refuses."""
+"""Convert and evaluate stages: their commands and checks."""
 
 from __future__ import annotations
 
+import ast
 import importlib
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from example_specs import spec_text
+from example_specs import MODEL, spec_text
 
+from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.megatron.commands.conversion_options import ARCHITECTURES
+from airflow_megatron.megatron.commands.evaluation_options import GIVEN, evaluation_options
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import project_root
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 
 STAGES = """\
 stages:
-  pretrain: {{kind: train, megatron: {{train_iters: 100, save_interval: 50}}}}
+  pretrain: {{kind: train, megatron: {{train_iters: 100, save_interval: 50, {model}}}}}
   convert:
     kind: convert
     parent: pretrain
@@ -32,13 +36,20 @@ stages:
     params: {{{evaluate}}}
     slurm: {{gpus_per_node: {gpus}}}
 """
+OPENSCI = {
+    "qk_layernorm": True,
+    "normalization": "RMSNorm",
+    "swiglu": True,
+    "position_embedding_type": "rope",
+}
+ARGUMENTS = json.dumps({**MODEL, **OPENSCI})[1:-1]
 
 
 def commands(
     cluster: ClusterProfile, *, convert: str = "", evaluate: str = "tasks: [a]", gpus: int = 1
 ) -> dict[str, list[str]]:
     """Return the words of each stage's command, without interpreter and script."""
-    stages = STAGES.format(convert=convert, evaluate=evaluate, gpus=gpus)
+    stages = STAGES.format(convert=convert, evaluate=evaluate, gpus=gpus, model=ARGUMENTS)
     plan = check_sweep(load_sweep_text(spec_text(point="p", stages=stages), "s.yaml"), cluster)
     return {job.stage.rpartition(".")[2]: list(job.command[2:]) for job in plan.jobs}
 
@@ -102,6 +113,40 @@ def test_the_evaluation_takes_what_is_rendered(
     ]
 
 
+@pytest.mark.parametrize("size", [1, 64, "64", "auto", "auto:4", "auto:0.5", "auto:10"])
+def test_batch_sizes_that_the_harness_takes(size: object) -> None:
+    """``auto:N`` is ``float(N)``, by which it divides the number of requests (lm_eval/models/huggingface.py)."""
+    words = list(evaluation_options(["a"], {"eval_batch_size": size}))
+    assert words == ["--tasks", "a", "--batch-size", str(size)]
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        0,
+        -4,
+        1.5,
+        True,
+        "0",
+        "Auto",
+        "auto:",
+        "auto:0",
+        "auto:0.0",
+        "auto:-1",
+        "auto:x",
+        "auto4",
+        "auto:4:2",
+        "",
+        "auto:4\n",
+    ],
+)
+def test_batch_sizes_that_it_does_not_take(size: object) -> None:
+    with pytest.raises(
+        CommandError, match=r"is not a whole number of 1 or more, auto, or auto:N with N above 0"
+    ):
+        list(evaluation_options(["a"], {"eval_batch_size": size}))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -115,7 +160,7 @@ def test_the_evaluation_takes_what_is_rendered(
         ),
         (
             {"convert": "converter: mbridge", "gpus": 0},
-            "mbridge converts on a GPU, and the job asks for none",
+            "mbridge converts on a GPU, and the job requests none",
         ),
         (
             {"convert": "converter_arguments: [x]"},
@@ -130,6 +175,25 @@ def test_the_evaluation_takes_what_is_rendered(
             "'num_fewshots' of a task; did you mean 'num_fewshot'",
         ),
         ({"evaluate": "tasks: [a], limit: 0"}, "limit is 0; write a number of items"),
+        ({"evaluate": "tasks: [a], limit: 1.5"}, "limit is 1.5; write a number of items"),
+        ({"evaluate": "tasks: [a], limit: 1.0"}, "limit is 1.0; write a number of items"),
+        ({"evaluate": "tasks: [a], limit: .inf"}, "limit is inf; write a number of items"),
+        (
+            {"evaluate": "tasks: [a, 'a@5'], num_fewshot: 5"},
+            "s.yaml:13:14: tasks names a and a@5, which are the same with num_fewshot 5",
+        ),
+        (
+            {"evaluate": "tasks: [a], eval_batch_size: 0"},
+            "eval_batch_size: 0 is not a whole number of 1 or more",
+        ),
+        (
+            {"evaluate": "tasks: [a], eval_backend_arguments: {pretrained: /x}"},
+            "pretrained is given by the stage; name another model with start: {from: DIRECTORY}",
+        ),
+        (
+            {"evaluate": "tasks: [a], eval_backend_arguments: {batch_size: 8}"},
+            "batch_size is given by the stage; write eval_batch_size: N",
+        ),
         ({"evaluate": "tasks: [a], num_fewshot: -1"}, "num_fewshot: -1 is not a whole number"),
         (
             {"evaluate": "tasks: [a], eval_backend: vlm"},
@@ -141,7 +205,7 @@ def test_the_evaluation_takes_what_is_rendered(
         ),
         (
             {"evaluate": "tasks: [a], eval_backend: vllm, eval_backend_arguments: {tensor_parallel_size: 4}"},
-            "vllm runs on 4 GPUs, and the job asks for 1 (set slurm: {gpus_per_node: 4}",
+            "vllm runs on 4 GPUs, and the job requests 1 (set slurm: {gpus_per_node: 4}",
         ),
     ],
 )
@@ -151,8 +215,19 @@ def test_what_is_refused(wrong: dict[str, str], message: str, cluster: ClusterPr
     assert message in str(caught.value)
 
 
+def test_what_a_stage_gives_the_evaluation_is_what_its_program_takes_no_second_time() -> None:
+    folder = project_root() / "Megatron-LM" / "megatron_core_trainer" / "evaluation"
+    (taken,) = [
+        line
+        for line in (folder / "evaluation_models.py").read_text().splitlines()
+        if line.startswith("_TAKEN")
+    ]
+    assert {name for name in GIVEN if name != "model"} == set(ast.literal_eval(taken.partition("= ")[2]))
+
+
 def test_a_param_that_is_almost_read(cluster: ClusterProfile) -> None:
-    text = spec_text(point="p", stages=STAGES.format(convert="", evaluate="tasks: [a], limits: 5", gpus=1))
+    stages = STAGES.format(convert="", evaluate="tasks: [a], limits: 5", gpus=1, model=ARGUMENTS)
+    text = spec_text(point="p", stages=stages)
     plan = check_sweep(load_sweep_text(text, "s.yaml"), cluster)
     (warning,) = [str(found) for found in plan.warnings if "limits" in str(found)]
     assert "evaluate does not read limits" in warning

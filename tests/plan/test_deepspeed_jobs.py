@@ -1,4 +1,4 @@
-"""Jobs of Megatron-DeepSpeed: their configuration, how they are launched, and the checkpoint that they load."""
+"""Jobs of Megatron-DeepSpeed: their configuration, launch, and the checkpoint that they load."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_train_alcf_is_run_once_with_its_variables(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("megatron", "told"),
+    ("megatron", "message"),
     [
         (
             {"global_batch_size": 12},
@@ -208,16 +208,16 @@ def test_train_alcf_is_run_once_with_its_variables(sandbox: Sandbox) -> None:
     ],
 )
 def test_what_the_job_would_end_with_is_refused(
-    megatron: dict[str, Any], told: str, sandbox: Sandbox
+    megatron: dict[str, Any], message: str, sandbox: Sandbox
 ) -> None:
     with pytest.raises(SpecError) as caught:
         jobs_of(spec(**megatron), site(sandbox))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["MLFLOW_TRACKING_TOKEN", "PYTHON_INDEX_PASSWORD", "UCX_KEY", "NCCL_SECRET"])
 def test_its_launcher_hands_on_no_secret(name: str, sandbox: Sandbox) -> None:
-    """DeepSpeed writes such variables into mpirun's command line, where every user of the nodes sees them."""
+    """DeepSpeed would write such variables to mpirun's command line, which all users of the nodes can read."""
     text = json.dumps({**SPEC, "secrets": {name: {"file": "~/.token"}}})
     with pytest.raises(SpecError, match=f"DeepSpeed's launcher would write {name} into the command line"):
         jobs_of(text, site(sandbox, launcher="deepspeed"))

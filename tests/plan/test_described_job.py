@@ -1,4 +1,4 @@
-"""Jobs that somebody's own DAG describes."""
+"""Jobs that DAGs of users describe."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_profile_of_the_project_gives_what_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({}, "give either command or script"),
         ({"command": "a", "script": "#!/bin/sh\nb"}, "give either command or script"),
@@ -91,10 +91,10 @@ def test_a_profile_of_the_project_gives_what_is_left_out() -> None:
         ({"command": "a", "outputs": ["b\nc"]}, "holds a control character"),
     ],
 )
-def test_a_job_that_cannot_be_submitted_is_refused_with_a_hint(values: dict[str, Any], told: str) -> None:
+def test_a_job_that_cannot_be_submitted_is_refused_with_a_hint(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DescriptionError) as caught:
         described(**values)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_restart_policy_that_there_is_not() -> None:

@@ -88,10 +88,12 @@ class TestDifference:
         )
         difference = plan_difference(checked(TRUNK), checked(new))
         assert (difference.appeared, difference.vanished) == (("lr0.002",), ("lr0.004",))
-        told = {(change.stage, change.name): (change.old, change.new) for change in difference.changes}
-        assert told[("cooldown", "train_iters")] == (300, 290)
-        assert told[("pretrain", "slurm.time")] == (6 * 3600, 7 * 3600)
-        assert ("pretrain", "train_iters") not in told
+        value_changes = {
+            (change.stage, change.name): (change.old, change.new) for change in difference.changes
+        }
+        assert value_changes[("cooldown", "train_iters")] == (300, 290)
+        assert value_changes[("pretrain", "slurm.time")] == (6 * 3600, 7 * 3600)
+        assert ("pretrain", "train_iters") not in value_changes
         assert {change.points for change in difference.changes} == {("lr0.001",)}
         assert difference.unchanged == 0
 

@@ -1,4 +1,4 @@
-"""What no run refers to goes; what one uses, or somebody stores just now, stays."""
+"""Unused plans are deleted; plans that a run uses or that are just being stored are kept."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def known(*runs: str) -> Callable[[str, str], bool]:
 
 
 def test_what_a_run_that_has_gone_has_pinned_goes(store: PinStore) -> None:
-    kept, gone = pinned(store, "1e-3"), pinned(store, "2e-3")
+    kept, deleted = pinned(store, "1e-3"), pinned(store, "2e-3")
     kept.use("chain", "kept")
-    gone.use("chain", "gone")
+    deleted.use("chain", "gone")
     pinned(store, "3e-3").use("chain.point", "gone too")
     grow_old(store)
     assert prune(store, DAGS, known("kept")) >= 4
     assert readable(store, kept)
     assert (store.runs("chain"), store.runs("chain.point")) == (["kept"], [])
-    assert not (store.root / "objects" / gone.pin[:2] / gone.pin).exists()
+    assert not (store.root / "objects" / deleted.pin[:2] / deleted.pin).exists()
     assert prune(store, DAGS, known("kept")) == 0
 
 
 def test_an_earlier_pin_of_a_run_stays(store: PinStore) -> None:
-    """Tasks that were under way when `plan` was cleared go on with it."""
+    """Tasks that were running when `plan` was cleared continue to use it."""
     first, second = pinned(store, "1e-3"), pinned(store, "2e-3")
     first.use("chain", "run")
     second.use("chain", "run")

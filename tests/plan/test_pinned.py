@@ -1,4 +1,4 @@
-"""A stored plan stays as it is, whatever becomes of its sources; a damaged copy is an error."""
+"""A stored plan does not depend on later changes of its sources; a damaged copy is an error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SIGNATURES = "signatures:\n  - {name: fabric, pattern: fabric down, outcome: ret
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project of its own: specs, templates, one cluster profile with a file of signatures."""
+    """A separate project: specs, templates, one cluster profile with a file of signatures."""
     shutil.copytree(ROOT / "sbatch", tmp_path / "sbatch")
     with (tmp_path / "sbatch" / "command.sbatch.j2").open("a") as own:
         own.write("# the site's own: without it there is the shipped one\n")
@@ -105,13 +105,13 @@ def test_editing_a_source_changes_nothing_and_is_reported(what: str, home: Path)
     plan = pinned(home)
     before = (plan.plan(), scripts(list(plan.plan().jobs)), plan.plan_environment)
     assert plan.changes() == []
-    edit, told = EDITS[what]
+    edit, message = EDITS[what]
     edit(home)
     again = PinnedSweep.read(plan.pin)
     assert (again.plan(), scripts(list(again.plan().jobs)), again.plan_environment) == before
     assert again.plan().digest == plan.digest
     assert "reason: it failed" in again.plan_environment.signatures["own.yaml"]
-    assert any(told in change for change in again.changes()), again.changes()
+    assert any(message in change for change in again.changes()), again.changes()
 
 
 def everything(pin: str) -> tuple[object, ...]:
@@ -135,7 +135,7 @@ def test_a_damaged_copy_is_an_error(what: str, home: Path) -> None:
         with pytest.raises(PinError, match=r"clear `plan` to plan again"):
             everything(plan.pin)
         path.write_bytes(whole)
-    # planning again puts it in order
+    # planning again restores it
     path.write_bytes(b"damaged")
     assert pinned(home).plan() == plan.plan()
 

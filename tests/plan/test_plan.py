@@ -1,4 +1,4 @@
-"""Plans of whole sweeps: what they hold, when their digest changes, and what a check refuses."""
+"""Plans of complete sweeps: their content, changes of their digest, and checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from example_specs import CHAIN, spec_text
+from example_specs import CHAIN, MODEL, spec_text
 
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.pinned import point_digest
@@ -31,7 +31,7 @@ def planned(text: str, cluster: ClusterProfile) -> Plan:
     return check_sweep(load_sweep_text(text, "s.yaml"), cluster)
 
 
-def told(text: str, cluster: ClusterProfile) -> str:
+def expected_message(text: str, cluster: ClusterProfile) -> str:
     with pytest.raises(SpecError) as caught:
         planned(text, cluster)
     return str(caught.value)
@@ -165,7 +165,7 @@ class TestCheck:
             ),
             (
                 spec_text(point="p", more="megatron:\n  context_parallel_size: 2"),
-                "the trainer megatron_core does not take core_v0.16.1's argument 'context_parallel_size' (drop it",
+                "the trainer megatron_core does not accept core_v0.16.1's argument 'context_parallel_size' (remove it",
             ),
             (
                 spec_text(point="p", more="extra_arguments:\n  lr: {type: float}"),
@@ -173,7 +173,7 @@ class TestCheck:
             ),
             (
                 spec_text(point="p", more="megatron:\n  my_own: 1"),
-                "s.yaml:4:3: core_v0.16.1 has no argument 'my_own' (own variables stand under params:)",
+                "s.yaml:4:3: core_v0.16.1 has no argument 'my_own' (write your own variables under params:)",
             ),
             (
                 CHAIN.replace("save_interval: 10", "save_intervall: 10"),
@@ -185,11 +185,11 @@ class TestCheck:
             ),
             (
                 spec_text("groups: [{params: {lr: 1e-4, 3e-4}}]", point="p"),
-                "core_v0.16.1 and in no expression (several values stand in brackets: [3e-4, …])",
+                "core_v0.16.1 and in no expression (write several values in brackets: [3e-4, …])",
             ),
             (
                 spec_text(point="p", more="megatron: {lr: 1e-4, 3e-4}"),
-                "core_v0.16.1 has no argument '3e-4' (several values stand in brackets: [3e-4, …])",
+                "core_v0.16.1 has no argument '3e-4' (write several values in brackets: [3e-4, …])",
             ),
             (
                 spec_text("groups: [{configs: [{num_layer: 1}]}]", point="p"),
@@ -247,14 +247,20 @@ class TestCheck:
                 "'A-B' cannot be the name of an environment variable",
             ),
             (spec_text(point="p", more='env: {A: "\\0"}'), "NUL"),
+            (
+                spec_text(point="p", more="env: {SLURM_JOB_ID: 5}"),
+                "env.SLURM_JOB_ID: Slurm sets it in each job",
+            ),
+            (spec_text(point="p", more="env: {UID: 5}"), "env.UID: bash sets it in each job"),
+            (spec_text(point="p", more="env: {PATH: /x}"), "env.PATH: /usr/bin, where the job script's"),
         ],
     )
     def test_what_is_refused(self, text: str, message: str, cluster: ClusterProfile) -> None:
-        assert message in told(text, cluster)
+        assert message in expected_message(text, cluster)
 
     def test_all_unknown_names_are_reported_together(self, cluster: ClusterProfile) -> None:
         text = spec_text("aa: [1]\nbb: [2]", point="p", more="megatron: {cc: 1, dd: 2}")
-        assert len(told(text, cluster).splitlines()) == 4
+        assert len(expected_message(text, cluster).splitlines()) == 4
 
     def test_arguments_that_the_spec_declares(self, cluster: ClusterProfile) -> None:
         more = "extra_arguments: {our_scale: {type: float}}\nmegatron: {our_scale: 2, lr_finder: true}"
@@ -264,10 +270,11 @@ class TestCheck:
         assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
 
     def test_own_variables_are_not_arguments(self, cluster: ClusterProfile) -> None:
+        arguments = {**MODEL, "save_interval": 10, "num_layers": "{{ layers }}"}
         text = spec_text(
             "seed: [1]\nlayers: [2]",
             point="p",
-            more='params: {seed: 3}\nmegatron: {num_layers: "{{ layers }}"}',
+            more=f"params: {{seed: 3}}\nmegatron: {json.dumps(arguments)}",
         )
         (job,) = planned(text, cluster).jobs
         assert "--seed" not in job.command
@@ -300,7 +307,12 @@ class TestChoice:
         ("choice", "message"),
         [
             ("L_*", "no point matches 'L_*' (points: S_1, "),
-            ("{{ lr > 9 }}", "no point matches"),
+            ("S_1,L_*", "no point matches 'L_*'"),
+            ("S_1,M_11", "no point matches 'M_11' (did you mean 'M_1'?)"),
+            (",", "no point matches ','"),
+            ("{{ lr > 9 }}", "no point matches '{{ lr > 9 }}' (points: "),
+            ("lr > 9", "no point matches 'lr > 9' (write an expression as \"{{ lr > 9 }}\")"),
+            ("{{ size }}", "choosing points: '{{ size }}' gives text ('S'), not true or false"),
             ("{{ rl > 9 }}", "choosing points: '{{ rl > 9 }}' uses 'rl', which is not defined"),
             ("{{ ''.__class__ }}", "choosing points: "),
         ],

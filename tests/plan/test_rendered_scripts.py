@@ -1,4 +1,4 @@
-"""Rendered job scripts: bash reads them, and every value reaches the command as the very word that was meant."""
+"""Rendered job scripts: bash accepts them, and every value reaches the command as exactly one word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import yaml
-from example_specs import CHAIN
+from example_specs import CHAIN, MODEL
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -107,6 +107,7 @@ def train_spec(**sections: Any) -> str:
             "point": "p",
             "stages": {"pretrain": {"kind": "train", "megatron": {"train_iters": 10}}},
             **sections,
+            "megatron": {**MODEL, "save_interval": 10, **sections.get("megatron", {})},
         }
     )
 
@@ -232,7 +233,7 @@ def test_a_job_has_the_nice_value_of_its_profile(nice: int, script: str | None, 
 
 
 class TestLaunch:
-    """What really is started, seen by the commands themselves."""
+    """The commands that are really started, as recorded by the commands."""
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_the_trainer_gets_its_words(self, shape: str, sandbox: Sandbox) -> None:
@@ -287,7 +288,8 @@ class TestLaunch:
                 "kind": "train",
                 "parent": "code",
                 "megatron": {
-                    "train_iters": 10,
+                    **{"train_iters": 10, "mock_data": False},
+                    **{"valid_data_path": ["/v"], "test_data_path": ["/t"]},
                     "train_data_path": [
                         word
                         for name, folder in data.items()
@@ -461,9 +463,9 @@ class TestNoInjection:
     @pytest.mark.parametrize("value", [value for value in HOSTILE if value], ids=repr)
     def test_megatron_arguments(self, value: str, sandbox: Sandbox) -> None:
         cluster = sandbox.cluster()
-        spec = train_spec(
-            megatron={"train_iters": 10, "tokenizer_model": value, "train_data_path": ["0.5", value]}
-        )
+        own = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": value}
+        data = {"mock_data": False, "train_data_path": ["0.5", value], "valid_data_path": ["/v"]}
+        spec = train_spec(megatron={"train_iters": 10, **own, **data, "test_data_path": ["/t"]})
         (job,) = jobs_of(spec, cluster).values()
         started = sandbox.run(job_script(job, cluster, 1), job)[-1]
         assert started[started.index("--tokenizer-model") + 1] == value
@@ -494,7 +496,7 @@ class TestNoInjection:
         assert shown.decode() == "".join(f"{word}\0" for word in ["echo", *words])
 
     def test_percent_signs_in_directories(self, sandbox: Sandbox) -> None:
-        """Slurm replaces %j and the like in --output; a doubled sign stands for itself."""
+        """Slurm replaces %j and others in --output; a doubled sign is a literal one."""
         cluster = sandbox.cluster(run_root=str(sandbox.folder / "100%j dir"))
         (job,) = jobs_of(train_spec(), cluster).values()
         script = job_script(job, cluster, 1)
@@ -574,15 +576,13 @@ class TestDirectives:
 
 
 class TestUpstream:
-    """The trainer ``megatron_lm``: upstream's own script, found and started as the profile says."""
+    """The trainer ``megatron_lm``: upstream's script, found and started according to the profile."""
 
     SPEC = train_spec(
         trainer="megatron_lm",
         release="core_v0.19.0",
         megatron={
-            **{"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "seq_length": 64, "lr": 1e-3},
-            **{"max_position_embeddings": 64, "micro_batch_size": 1, "bf16": True, "vocab_size": 100},
-            **{"tokenizer_type": "NullTokenizer", "train_iters": 10, "save_interval": 10},
+            **{"bf16": True, "mock_data": False, "train_iters": 10},
             "data_path": ["0.3", "/data/a_text_document", "0.7", "/data/b b_text_document"],
             **{"wandb_project": "our project", "wandb_exp_name": "{{ point }}", "exit_duration_in_mins": 50},
         },
@@ -613,7 +613,7 @@ class TestUpstream:
         (job,) = jobs_of(self.SPEC, cluster).values()
         script = job_script(job, cluster, 1)
         (started,) = sandbox.run(script, job)
-        # it asks for a meeting place even where it is alone
+        # it needs a rendezvous address even with one process
         assert started[:3] == ["20007", "hsn0,hsn1", "0"]
         assert started[3 : 3 + len(words)] == words
         given = dict.fromkeys(started)
@@ -641,11 +641,7 @@ class TestBenchmarkOfUpstream:
             "point": "p",
             "trainer": "megatron_lm",
             "release": "core_v0.16.1",
-            "megatron": {
-                **{"seq_length": 64, "max_position_embeddings": 64, "num_layers": 2, "hidden_size": 32},
-                **{"num_attention_heads": 2, "micro_batch_size": 1, "mock_data": True, "lr": 1e-3},
-                **{"tokenizer_type": "NullTokenizer", "vocab_size": 100},
-            },
+            "megatron": MODEL,
             "benchmark": {"iterations": 20},
         }
     )
@@ -753,13 +749,15 @@ sleep 60
         smi = sandbox.bin / "nvidia-smi"
         smi.write_text(self.STAND_IN)
         smi.chmod(0o755)
-        (sandbox.bin / "python").write_text("#!/bin/bash\nsleep 1\nexit 7\n")
         cluster = sandbox.cluster()
         (job,) = jobs_of(train_spec(monitor={"every": "2s"}), cluster).values()
+        attempt = Path(job.stage_dir) / "1"
+        (sandbox.bin / "python").write_text(
+            f"#!/bin/bash\nuntil [ -s '{attempt}'/gpus/*.csv ]; do sleep 0.05; done\nexit 7\n"
+        )
         script = job_script(job, cluster, 1)
         with pytest.raises(AssertionError):  # the training's own exit status is the job's
             sandbox.run(script, job, ASKED=str(tmp_path / "asked"), **own)
-        attempt = Path(job.stage_dir) / "1"
         assert json.loads((attempt / "exit.json").read_text())["exit_code"] == 7
         (samples,) = (attempt / "gpus").glob("*.csv")
         assert samples.read_text() == "0, 1000, 50, 300.0\n"
@@ -800,7 +798,7 @@ def test_a_profile_sets_the_rendezvous_address(
     cluster = sandbox.cluster(setup=setup, env=env)
     (job,) = jobs_of(train_spec(slurm=NODES), cluster).values()
     script = job_script(job, cluster, 1)
-    # what the account had set when it submitted is not a choice of the site
+    # variables of the submitting account are not settings of the site
     started = sandbox.run(script, job, MASTER_ADDR="stale", MASTER_PORT="1")[-1]
     host = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
     expected = address.format(host=host) or f"{host}:20007"
@@ -827,18 +825,18 @@ def test_a_profile_gives_the_address_where_processes_meet(sandbox: Sandbox) -> N
     (job,) = jobs_of(train_spec(slurm=NODES), cluster).values()
     started = sandbox.run(job_script(job, cluster, 1), job)[-1]
     assert "--rdzv-endpoint=twowordsi:20007" in started
-    # srun runs a shell on each node, for what is known there only
+    # srun runs a shell on each node for values that are known only there
     place = started.index("bash")
     for node, is_host in (("0", "1"), ("3", "0")):
         words = [word if word != str(sandbox.bin / "python") else "echo" for word in started[place:]]
-        told = subprocess.run(
+        expected_message = subprocess.run(
             words, env={"SLURM_NODEID": node, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True
         )
         host = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
         head = (
             f"-m torch.distributed.run --rdzv-conf=is_host={is_host} --local-addr={host}i --nproc-per-node=4 "
         )
-        assert told.stdout.startswith(head), told
+        assert expected_message.stdout.startswith(head), expected_message
     own = sandbox.cluster(master_addr="profile", setup=["export MASTER_ADDR=setup"])
     (job,) = jobs_of(train_spec(name="y", slurm=NODES), own).values()
     assert "--rdzv-endpoint=setup:20007" in sandbox.run(job_script(job, own, 1), job)[-1]
@@ -939,14 +937,14 @@ def test_variables_of_a_job_reach_a_docker_container_by_name(sandbox: Sandbox) -
     names = {word.removeprefix("--env=") for word in started if word.startswith("--env=")}
     assert {"OF_PROFILE", "OF_SPEC", "OF_SETUP", "HF_TOKEN", "MASTER_ADDR", "SLURM_JOB_ID"} <= names
     assert "OF_LOGIN" not in names
-    assert not [word for word in started if "hidden" in word or "a value" in word]
+    assert not [word for word in started if word == "hidden" or "a value" in word]
     assert started[started.index(DOCKER["image"]) + 1] == str(sandbox.bin / "python")
     assert not [word for word in started if word.startswith("--gpus")]
 
 
 @pytest.mark.parametrize(("launcher", "cores"), [("torchrun", 48), ("srun", 12)])
 def test_srun_gets_the_cores_that_sbatch_asked_for(launcher: str, cores: int, sandbox: Sandbox) -> None:
-    """Slurm 22.05 and later do not hand them on."""
+    """Slurm 22.05 and later do not pass them on."""
     cluster = sandbox.cluster(launcher=launcher, container={**APPTAINER, "options": []})
     (job,) = jobs_of(train_spec(slurm={**NODES, "cpus_per_task": 12}), cluster).values()
     script = job_script(job, cluster, 1)
@@ -969,7 +967,7 @@ def test_a_template_that_was_edited_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_templates_holds_only_ones_own(tmp_path: Path) -> None:
-    """The others come with the package, also as what one's own extend, and are pinned with them."""
+    """The others come from the package, also as bases of the project's templates, and are pinned with them."""
     cluster = ClusterProfile.model_validate(PROFILE)
     (job,) = jobs_of(train_spec(), cluster).values()
     (tmp_path / "ours.sbatch.j2").write_text(

@@ -1,4 +1,4 @@
-"""Sweeps that name several clusters: one plan for each, and a record of where each point runs."""
+"""Sweeps with several clusters: one plan for each, and a record of the cluster of each point."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_results_are_read_from_the_cluster_of_each_point() -> None:
     pinned = stored(loaded())
     pinned.placements.place("p1", "two", "")
     plan = pinned.placed_plan()
-    # nothing is asked of a cluster that no point uses
+    # a cluster that no point uses gets no commands
     assert {job.cluster for job in plan.jobs} == {"two"}
     alone = sweep_jobs(plan.jobs, several=plan.several)[0]
     assert (alone.name, alone.point) == ("spread.data@two", "(sweep)@two")

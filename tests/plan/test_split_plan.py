@@ -1,4 +1,4 @@
-"""A plan that two processes make is printed as one process prints it; where it would not be, there is none."""
+"""A plan computed by two processes is printed like that of one process, or not split at all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ONE_WARNED = MANY.replace(
 
 
 def texts(sweep: Sweep, cluster: ClusterProfile) -> tuple[bytes | None, bytes]:
-    """Return what two processes print, None where they do not, and what one does."""
+    """Return the output of two processes (None if they refuse) and the output of one process."""
     split = split_plan(sweep, cluster, sweep.points)
     alone = check_sweep(sweep, cluster)
     if split is not None:
@@ -48,7 +48,7 @@ def texts(sweep: Sweep, cluster: ClusterProfile) -> tuple[bytes | None, bytes]:
         pytest.param(MANY, 0, id="no warning"),
         pytest.param(WARNED, 1, id="a warning at every point"),
         pytest.param(ONE_WARNED, 1, id="a warning in the second half"),
-        pytest.param(MANY + "slurm: {gpus_per_node: 1, time: 1000}\n", 0, id="fractions of GPU-hours"),
+        pytest.param(MANY + "slurm: {gpus_per_node: 1, time: 1000s}\n", 0, id="fractions of GPU-hours"),
         pytest.param(CHAIN, 0, id="two points"),
     ],
 )

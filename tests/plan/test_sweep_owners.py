@@ -1,4 +1,4 @@
-"""Of two spec files with one sweep name, the one that was planned keeps it; before that both are refused."""
+"""Of two spec files with the same sweep name, the planned one keeps it; before a plan, both are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of a plan's jobs are worked out once, for each job its own."""
+"""The arguments of a plan's jobs are computed once for each job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates of what the trainings of a plan need, and the warnings that come of them."""
+"""Estimates of the requirements of a plan's trainings, and their warnings."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_why_there_is_no_estimate() -> None:
 
 
 def test_the_memory_of_each_pipeline_stage() -> None:
-    """The stage with the logits needs more; both are told, not only the fullest."""
+    """The stage with the logits needs more; both values are reported, not only the highest."""
     two = SPEC.replace("gpus_per_node: 1", "gpus_per_node: 2")
     two = two.replace("fp16: true", "fp16: true, pipeline_model_parallel_size: 2")
     (row,) = planned(two, gpu="h200").to_json()["jobs"]

@@ -1,4 +1,4 @@
-"""Tables of benchmarks, from the logs that a trainer writes."""
+"""Tables of benchmarks from the logs of a trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where branches leave their trunk, read off their logs, and what sharing the trunk saves."""
+"""The points at which branches leave their trunk, from their logs, and the savings of a shared trunk."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_a_branch_that_continues_training(tree: RunTree) -> None:
     [
         ({41: PEAK}, loaded(40), "the learning rate at iteration 41 is 0.01, where its schedule has 0.009"),
         ({31: PEAK}, loaded(30), "loaded checkpoint 30 instead of 40"),
-        ({1: 5e-3}, "", "began anew, at iteration 1, without a checkpoint"),
-        ({40: PEAK}, loaded(40), "goes on at iteration 40 after checkpoint 40"),
+        ({1: 5e-3}, "", "started from scratch, at iteration 1, without a checkpoint"),
+        ({40: PEAK}, loaded(40), "continues at iteration 40 after checkpoint 40"),
     ],
 )
 def test_one_that_does_not(tree: RunTree, rates: dict[int, float], more: str, problem: str) -> None:
@@ -133,7 +133,7 @@ def test_a_rate_that_jumps_at_the_checkpoint(tree: RunTree) -> None:
 
 
 def test_what_sharing_saves(tree: RunTree) -> None:
-    """A trunk of 60 and cooldowns of 10 from 20, 40 and 60; a training beside them counts for nothing."""
+    """A trunk of 60 and cooldowns of 10 from 20, 40 and 60; an unrelated training does not count."""
     jobs = [job(tree, "trunk", 60), job(tree, "other", 60)]
     write_training(tree, "trunk", dict.fromkeys(range(10, 61, 10), PEAK), 60)
     write_training(tree, "other", dict.fromkeys(range(10, 61, 10), PEAK), 60)
@@ -167,7 +167,7 @@ def test_a_trunk_that_continues_is_a_separate_result(tree: RunTree) -> None:
     assert shared is not None
     assert (shared.branches, shared.trunks, shared.trained, shared.separate) == (1, 1, 70, 90)
     assert shared.gpu_hours_saved == pytest.approx(20 * 0.125 * 2 / 3600)
-    assert "1 branch and 1 trunk that went on beyond them" in shared.text
+    assert "1 branch and 1 trunk that continued beyond them" in shared.text
     assert "Saved: 22%" in shared.text
     assert "GPU-hours" not in shared.text
 

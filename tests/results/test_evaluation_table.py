@@ -1,4 +1,4 @@
-"""Every figure of every evaluated checkpoint, in one table."""
+"""A table with every metric of every evaluated checkpoint."""
 
 from __future__ import annotations
 

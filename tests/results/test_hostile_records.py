@@ -1,4 +1,4 @@
-"""Records and results that a job has damaged, or made up, spoil what is said of that job and nothing else."""
+"""Damaged or forged records and results of a job affect only the output about that job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches for a learning rate in the report: their table and their figure, optimizers compared."""
+"""Learning-rate searches in the report: their table and figure, with a comparison of optimizers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_was_found(jobs: list[dict[str, Any]]) -> None:
 
 def test_the_best_of_the_optimizers_is_marked(jobs: list[dict[str, Any]]) -> None:
     searches = searches_of(jobs)
-    # One search alone is not the best of anything.
+    # A single search is not marked as the best.
     assert [search.point for search in searches if search.best] == ["muon_64"]
     head, _, *lines = search_table(searches).to_markdown().splitlines()
     assert head.startswith("| point | optimizer | hidden_size | suggested lr | lowest loss | best |")

@@ -1,4 +1,4 @@
-"""Whatever points, stages, messages and logs hold, it is text on the report's page: no element, attribute or script."""
+"""Points, stages, messages and logs appear as text in the report: no element, attribute or script."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MARKUP = [
 
 
 class Page(HTMLParser):
-    """Collects the elements of a page, with their attributes' names, and what its scripts say."""
+    """Collects the elements of a page with the names of their attributes, and the text of its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

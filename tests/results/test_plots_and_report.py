@@ -45,7 +45,7 @@ def png_pixels(png: bytes) -> tuple[int, int, bytes]:
 
 
 def only_plot(name: str, jobs: list[SweepJob], monkeypatch: pytest.MonkeyPatch) -> Plot:
-    """Draw one of the plots: the others take as long again each."""
+    """Draw one of the plots, because each other plot takes as long again."""
     monkeypatch.setattr(plots_module, "_PLOTS", [plot for plot in plots_module._PLOTS if plot[0] == name])
     (plot,) = draw_plots(result_table(take_snapshot(run_directories(jobs)), jobs))
     return plot
@@ -53,7 +53,7 @@ def only_plot(name: str, jobs: list[SweepJob], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(scope="module")
 def report(sweep: tuple[RunTree, SweepSnapshot], tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """The report of the sweep, drawn once: a drawing takes two seconds."""
+    """The report of the sweep, created once, because drawing takes two seconds."""
     tree, snapshot = sweep
     return write_report(snapshot, tree.jobs, tmp_path_factory.mktemp("report") / "out", title="<toy> & co")
 
@@ -70,7 +70,7 @@ def test_every_plot_of_a_full_sweep(report: Report) -> None:
         assert width > 800
         assert height > 300
         assert len(set(pixels)) > 20
-    # Text stays text in an SVG, so that what is written can be read back.
+    # Text stays text in an SVG, so that the test can read it.
     texts = {
         path.stem: " ".join(re.findall(r"<text[^>]*>([^<]*)<", path.read_text()))
         for path in report.plots[1::3]
@@ -126,7 +126,7 @@ def test_curves_are_smoothed_and_read_between_points(sweep: tuple[RunTree, Sweep
 
 
 def test_a_branch_begins_with_means_as_wide_as_its_trunks(tmp_path: Path) -> None:
-    """Its first point is not a single iteration's loss: the figure would show a jump that the training did not make."""
+    """Its first point is not the loss of a single iteration, which would show a jump that the training did not have."""
     tree = RunTree(tmp_path)
     size = {"num_layers": 2, "hidden_size": 64}
     tree.add_point(size, 120_000, 1e-3, train_iters=2000, budgets={"1M": 2000})

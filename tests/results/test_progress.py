@@ -121,6 +121,24 @@ def test_a_verdict_on_an_earlier_job_is_past(tree: RunTree) -> None:
     assert status_of(tree).state is StageState.FAILED
 
 
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [("retryable", "restarting"), ("failed", "restarting"), ("finished", "ended, verdict pending")],
+)
+def test_a_pause_before_the_next_attempt_is_no_missing_verdict(
+    outcome: str, text: str, tree: RunTree
+) -> None:
+    run_dir = tree.root / "p"
+    tree.attempt(run_dir, "pretrain", 1)
+    tree.write(
+        run_dir / ".jobs" / "pretrain" / "1" / "verdict.json",
+        f'{{"outcome": "{outcome}", "reason": "a node was lost", "job_id": "101"}}',
+    )
+    status = status_of(tree)
+    assert status.text == text
+    assert status.reason == ("a node was lost" if text == "restarting" else "")
+
+
 def test_divergence_shows(tree: RunTree) -> None:
     tree.attempt(tree.root / "p", "pretrain", 1, exit_code=None)
     tree.write(tree.root / "p" / "logs" / "pretrain-1.out", iteration_line(40, 100, float("nan"), 1e-3, NOW))

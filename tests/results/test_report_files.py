@@ -1,12 +1,13 @@
-"""A report belongs to a run, and never takes the place of one that holds more."""
+"""A report belongs to a run, and never replaces a report with more results."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_megatron.results.report.report_files import ABOUT, holds_more, publish, read_about
+from airflow_megatron.results.report.report_files import ABOUT, AboutReport, holds_more, publish, read_about
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +21,7 @@ def report(
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).write_text(f"{run} {complete}")
-    about: dict[str, Any] = {"run": run, "complete": complete}
-    return publish([folder / name for name in names], sweep, about)
+    return publish([folder / name for name in names], sweep, AboutReport(run=run, complete=complete))
 
 
 def shown(sweep: Path) -> dict[str, str]:
@@ -37,7 +37,7 @@ def test_less_never_replaces_more(second: float, holds: str, tmp_path: Path) -> 
     assert report(tmp_path, "second", second) is (holds == "second")
     expected = f"{holds} {1.0 if holds == 'first' else second}"
     assert shown(tmp_path) == {"results.md": expected, "report.html": expected}
-    assert read_about(tmp_path)["run"] == holds
+    assert read_about(tmp_path).run == holds
     # each run keeps its own
     assert (tmp_path / "runs" / "second" / "results.md").read_text() == f"second {second}"
     assert (tmp_path / "runs" / "first" / "results.md").read_text() == "first 1.0"
@@ -56,10 +56,16 @@ def test_a_run_replaces_its_own_report_by_one_that_holds_as_much(tmp_path: Path)
     [(3, 2, True), (3, 3, False), (2, 3, False), (None, 0, False), ("x", 0, False)],
 )
 def test_without_finished_jobs_losses_count(shown_losses: Any, losses: int, is_more: bool) -> None:
-    assert (
-        holds_more({"complete": 0.0, "losses": shown_losses}, {"complete": 0.0, "losses": losses}) is is_more
+    existing = AboutReport.from_json({"complete": 0.0, "losses": shown_losses})
+    assert holds_more(existing, AboutReport(losses=losses)) is is_more
+    assert not holds_more(AboutReport(), AboutReport(losses=losses))
+
+
+def test_the_subject_is_read_as_written() -> None:
+    about = AboutReport(
+        "s", "d", "r", "c", 2, 4, "lr > 1", 3, 1, "ab", "cd", "2026-11-22T00:00:00+00:00", 0.5, 7
     )
-    assert not holds_more({}, {"complete": 0.0, "losses": losses})
+    assert AboutReport.from_json(json.loads(json.dumps(about.to_json()))) == about
 
 
 def test_what_an_earlier_report_left_goes(tmp_path: Path) -> None:

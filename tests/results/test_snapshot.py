@@ -41,10 +41,11 @@ def test_a_finished_run(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     assert sorted(run.attempts) == ["pretrain", "pretrain.convert", "pretrain.evaluate"]
     (attempt,) = run.attempts["pretrain"]
     assert (attempt.number, attempt.job_id, attempt.started) == (1, "101", True)
-    assert attempt.job == {"job": "pretrain", "attempt": 1}
+    assert attempt.job is not None
+    assert (attempt.job.job, attempt.job.attempt) == ("pretrain", 1)
     assert attempt.exit is not None
     assert attempt.exit.ended - attempt.exit.started == 60.5
-    assert run.verdicts["pretrain"]["outcome"] == "finished"
+    assert run.verdicts["pretrain"].outcome == "finished"
     log = (tree.root / "toy" / "h64_lr0.001" / "logs" / "pretrain-1.out").read_bytes()
     assert run.records("pretrain") == parse_log(log)
 
@@ -74,7 +75,7 @@ def test_paths_with_odd_names(tree: RunTree) -> None:
     for path in paths:
         run = snapshot.run(path)
         assert len(run.records("pretrain")) == 3
-        assert run.verdicts["pre train=1"]["reason"] == "@end of\n @run /x\n"
+        assert run.verdicts["pre train=1"].reason == "@end of\n @run /x\n"
     assert sorted(path.name for path in tree.root.iterdir()) == sorted(Path(path).name for path in paths)
 
 

@@ -1,4 +1,4 @@
-"""What the project's policy code makes of each incident, and what the policies change."""
+"""Decisions of the project's policy code for each incident, and the effect of the policies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_megatron.simulation.site.ledger import Ledger
 from airflow_megatron.simulation.site.observations import observe
 from airflow_megatron.simulation.site.site import DAY, HOUR, MINUTE, Outages, Person, Site
 from airflow_megatron.simulation.site.training import Training, TrainingPlan
-from airflow_megatron.simulation.supervisors.manual_checks import answer_to_alarm, next_look
+from airflow_megatron.simulation.supervisors.manual_checks import next_check, reaction_to_alarm
 from airflow_megatron.simulation.supervisors.policies import POLICIES, SPEC_DEFAULTS
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, judge
@@ -32,7 +32,7 @@ def stricken(kind, luck=0.3, after=700.0):
     cluster = SimulatedCluster(environment, site, 1, DAY, ledger)
     attempt = cluster.submit(Training(PLAN, ledger, 0.0, stream(1, "job")))
     environment.run(until=2 * HOUR)
-    cluster._strike(Incident(2 * HOUR, 2, kind, luck), cluster.nodes[2])
+    cluster._apply_incident(Incident(2 * HOUR, 2, kind, luck), cluster.nodes[2])
     environment.run(until=2 * HOUR + after)
     return cluster, attempt
 
@@ -51,7 +51,7 @@ def stricken(kind, luck=0.3, after=700.0):
         ("hang", JobState.FAILED, Outcome.RETRYABLE, ()),
     ],
 )
-def test_an_incident_is_judged_as_on_a_real_cluster(kind, state, outcome, failed_nodes):
+def test_verdict_on_an_incident_is_the_same_as_on_a_real_cluster(kind, state, outcome, failed_nodes):
     cluster, attempt = stricken(kind)
     verdict = judge(observe(cluster, attempt), EXPECTATION, log_tail=attempt.log)
     assert (verdict.state, verdict.outcome) == (state, outcome), verdict.reason
@@ -66,7 +66,7 @@ def test_slow_nodes_and_hangs_leave_the_job_running():
         assert attempt.stalled is (kind == "hang")
 
 
-def test_outages_are_no_verdict():
+def test_an_outage_is_not_a_verdict():
     outage = {"controller": Outages(1000.0, (30 * MINUTE,))}
     assert any(
         Services(Site(4, outages=outage), 1, DAY).outage("controller", hour * HOUR) for hour in range(24)
@@ -78,7 +78,7 @@ def test_outages_are_no_verdict():
         assert judge(observe(cluster, attempt), EXPECTATION, log_tail=attempt.log).outcome is Outcome.UNKNOWN
 
 
-def test_policies_meet_the_same_incidents():
+def test_all_policies_have_the_same_incidents():
     site = Site(nodes=64)
     assert list(incidents(site, 9, 30 * DAY)) == list(incidents(site, 9, 30 * DAY))
     assert list(incidents(site, 9, 10 * DAY)) == [
@@ -92,7 +92,7 @@ def run(policy, seed=3, days=30, **site):
     )
 
 
-def test_hang_detection_saves_what_a_person_takes_to_look():
+def test_hang_detection_saves_the_time_until_a_person_checks():
     hangs = {"mix": {"hang": 1.0}, "incidents_per_1000_node_days": 30.0, "nccl_watchdog_share": 0.0}
     seen, unseen = run(BASE, **hangs), run(BY_NAME["no hang detection"], **hangs)
     assert seen.interventions == seen.false_alarms == 0 < unseen.interventions
@@ -101,19 +101,19 @@ def test_hang_detection_saves_what_a_person_takes_to_look():
     assert each == pytest.approx(30 * MINUTE, abs=MINUTE)
 
 
-def test_a_hang_limit_shorter_than_the_start_gives_false_alarms():
+def test_a_hang_limit_shorter_than_the_startup_causes_false_alarms():
     outcome = run(replace(BASE, idle_s=4 * MINUTE))
     assert outcome.false_alarms > 0
 
 
-def test_excluding_failed_nodes_keeps_off_those_that_fail_again():
+def test_excluding_failed_nodes_avoids_nodes_that_fail_repeatedly():
     sick = {"mix": {"gpu": 1.0}, "incidents_per_1000_node_days": 20.0, "gpu_named": 1.0, "gpu_lasting": 1.0}
     off, on = run(BY_NAME["no node exclusion"], **sick), run(BASE, **sick)
     assert on.attempts < off.attempts / 1.5
     assert on.ettr > off.ettr
 
 
-def test_quarantine_saves_a_person():
+def test_quarantine_saves_interventions():
     damaged = {"damaged_checkpoints": 0.3, "incidents_per_1000_node_days": 30.0, "mix": {"network": 1.0}}
     for seed in range(20):
         taken = run(BASE, seed=seed, days=5, **damaged)
@@ -124,7 +124,7 @@ def test_quarantine_saves_a_person():
     assert kept.failures > taken.failures
 
 
-def test_budgets_of_the_spec_end_no_training_that_gets_on():
+def test_default_budgets_do_not_end_a_training_that_makes_progress():
     many = {"incidents_per_1000_node_days": 60.0, "mix": {"network": 1.0}}
     assert SPEC_DEFAULTS.retryable is not None
     outcome = run(BY_NAME["spec defaults"], **many)
@@ -132,7 +132,7 @@ def test_budgets_of_the_spec_end_no_training_that_gets_on():
     assert outcome.interventions == run(BASE, **many).interventions
 
 
-def test_poll_interval_is_the_time_to_notice():
+def test_poll_interval_determines_the_detection_time():
     often = {"incidents_per_1000_node_days": 60.0, "mix": {"network": 1.0}, "outages": {}}
     each = {}
     for name in ("no budgets", "poll every 5 min"):
@@ -142,7 +142,7 @@ def test_poll_interval_is_the_time_to_notice():
     assert 100 < each["poll every 5 min"] < 200
 
 
-def test_a_loop_that_takes_an_outage_for_an_end_submits_twice():
+def test_a_loop_that_regards_an_outage_as_an_end_submits_twice():
     site = Site(nodes=16, outages={"controller": Outages(20.0, (HOUR,))}, incidents_per_1000_node_days=0.0)
     loop = simulate(site, [replace(PLAN, nodes=4)], BY_NAME["relaunch loop"], 1, 10 * DAY)
     ours = simulate(site, [replace(PLAN, nodes=4)], BASE, 1, 10 * DAY)
@@ -156,10 +156,12 @@ def test_working_hours():
     friday_evening, saturday = 4 * DAY + 20 * HOUR, 5 * DAY + 11 * HOUR
     monday = 7 * DAY + 9 * HOUR
     assert (
-        answer_to_alarm(person, friday_evening) == answer_to_alarm(person, saturday) == monday + 30 * MINUTE
+        reaction_to_alarm(person, friday_evening)
+        == reaction_to_alarm(person, saturday)
+        == monday + 30 * MINUTE
     )
-    assert answer_to_alarm(person, 10 * HOUR) == 10.5 * HOUR
-    assert next_look(person, 10.2 * HOUR) == 11 * HOUR
-    assert next_look(person, 17.5 * HOUR) == DAY + 9 * HOUR
-    assert next_look(person, friday_evening) == monday
-    assert answer_to_alarm(replace(person, on_call=True), saturday) == saturday + 30 * MINUTE
+    assert reaction_to_alarm(person, 10 * HOUR) == 10.5 * HOUR
+    assert next_check(person, 10.2 * HOUR) == 11 * HOUR
+    assert next_check(person, 17.5 * HOUR) == DAY + 9 * HOUR
+    assert next_check(person, friday_evening) == monday
+    assert reaction_to_alarm(replace(person, on_call=True), saturday) == saturday + 30 * MINUTE

@@ -1,4 +1,4 @@
-"""What holds of every run, whatever happens in it."""
+"""Invariants of all simulated runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_gpu_hours_are_conserved(
 
 
 @pytest.mark.parametrize("name", ["no budgets", "spec defaults", "no hang detection", "poll every 5 min"])
-def test_a_finished_job_held_nodes_or_waited_for_something_named(name):
+def test_time_of_a_finished_job_is_allocated_or_a_wait_with_a_cause(name):
     site = Site(nodes=10, incidents_per_1000_node_days=500.0)
     outcome = simulate(site, [plan()], BY_NAME[name], 11, 60 * DAY)
     assert outcome.finished == 1
@@ -71,14 +71,14 @@ def test_a_finished_job_held_nodes_or_waited_for_something_named(name):
     assert outcome.used + sum(outcome.waited.values()) == pytest.approx(hours, rel=1e-6)
 
 
-def test_a_seed_gives_one_outcome():
+def test_a_seed_always_gives_the_same_outcome():
     site = Site(nodes=10, incidents_per_1000_node_days=300.0)
     first, again, other = (simulate(site, [plan()], BASE, seed, 20 * DAY) for seed in (4, 4, 5))
     assert first == again
     assert first != other
 
 
-def test_without_incidents_only_starts_and_checkpoints_cost_anything():
+def test_without_incidents_only_startups_and_checkpoints_waste_time():
     site = Site(
         nodes=8, incidents_per_1000_node_days=0.0, startup_sigma=0.0, outages={}, ambiguous_sbatch=0.0
     )
@@ -89,14 +89,14 @@ def test_without_incidents_only_starts_and_checkpoints_cost_anything():
     assert outcome.wasted["startup"] == pytest.approx(3 * 300 / 3600 * 64)
 
 
-def test_names_of_jobs_differ():
+def test_jobs_with_the_same_name_are_refused():
     with pytest.raises(ValueError, match="same name"):
         simulate(Site(nodes=8), [plan(), plan()], BASE, 1, DAY)
 
 
 @pytest.mark.parametrize(("nodes", "freed"), [(8, False), (200, True)])
-def test_excluded_nodes_can_be_too_many(nodes, freed):
-    """Of a small partition the policy knows how many nodes it has; of one too long to be listed a person does."""
+def test_excluded_nodes_do_not_block_a_job(nodes, freed):
+    """The policy limits the exclusion if it can list the partition; in a larger partition a person removes it."""
     site = Site(
         nodes=nodes,
         incidents_per_1000_node_days=2400.0 / nodes,

@@ -1,4 +1,4 @@
-"""Submissions to a file-backed Slurm command line."""
+"""Submissions with a file-backed Slurm command line."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def slurm(tmp_path: Path) -> FakeSlurm:
 
 @pytest.fixture(scope="module")
 def slurm_of_module(tmp_path_factory: pytest.TempPathFactory) -> FakeSlurm:
-    """One for tests that leave nothing behind in it."""
+    """A shared one for tests that do not change its state."""
     return fake_slurm(tmp_path_factory.mktemp("module") / "slurm")
 
 
 @pytest.fixture
 def request_for(tmp_path: Path):
-    """Return a function that makes requests for attempts under ``tmp_path/run``."""
+    """Return a function that creates requests for attempts under ``tmp_path/run``."""
     counter = iter(range(1, 10**6))
 
     def make(number: int = 1, **changes: object) -> SubmissionRequest:

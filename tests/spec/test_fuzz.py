@@ -57,7 +57,7 @@ stages:
   run: {kind: command, command: ["true"], slurm: {nodes: 2, time: 1h}}
 """
 LIMITS = settings(
-    max_examples=100, deadline=timedelta(seconds=10), suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, deadline=timedelta(seconds=50), suppress_health_check=[HealthCheck.too_slow]
 )
 
 

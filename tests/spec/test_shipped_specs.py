@@ -1,4 +1,4 @@
-"""The shipped specs: they pass every check, and have the points and numbers of the studies that they repeat."""
+"""The shipped specs pass every check, and have the points and values of the studies that they repeat."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_decays_read_their_sibling() -> None:
 
 
 class TestParallelismStudies:
-    """GPT-2 on one node: what the estimates say of the points agrees with what became of them."""
+    """GPT-2 on one node: the estimates agree with the results of the points."""
 
     @pytest.mark.parametrize("name", ["parallelism_gpt2_large", "context_parallelism_gpt2_xl"])
     def test_every_training_has_a_memory_estimate(self, name: str) -> None:

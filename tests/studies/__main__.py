@@ -44,7 +44,7 @@ def main() -> int:
         status, used = run_counted([sys.executable, *sys.argv, "--uncounted"])
         print(f"studies: processor time {used:.0f} s of all processes, those of jobs and daemons included")
         return status
-    for number in (signal.SIGTERM, signal.SIGINT):  # stops what was started, in the background too
+    for number in (signal.SIGTERM, signal.SIGINT):  # stops all started processes, including background ones
         signal.signal(number, signal.default_int_handler)
     known = {study.spec for study in STUDIES}
     if unknown := set(given.specs) - known:

@@ -1,4 +1,4 @@
-"""Command lines of ``pretrain_gpt.py`` with something wrong, or not, and what the rules make of them."""
+"""Valid and invalid command lines of ``pretrain_gpt.py``, and the results of the rules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STARTS: list[dict[str, Any]] = [
     SIZES | EXPERTS | {"add_bias_linear": False, "lr_decay_style": "WSD", "lr_wsd_decay_iters": 10},
     SIZES | {"use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor", "use_distributed_optimizer": True},
 ]
-#: What reads files, or ends the process, whatever the other arguments are.
+#: Arguments that read files or end the process, regardless of the other arguments.
 _LEFT_OUT = (
     *("yaml_cfg", "use_checkpoint_args", "exit_on_missing_checkpoint"),
     *("heterogeneous_layers_config_path", "te_precision_config_file", "kitchen_config_file"),

@@ -1,4 +1,4 @@
-"""Processor time of a command and of everything that it has started, daemons included."""
+"""Processor time of a command and of all processes that it started, including daemons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def run_counted(words: Sequence[str]) -> tuple[int, float]:
-    """Run a command to its end, and whatever it leaves to theirs.
+    """Run a command, and wait for its end and for that of all processes that it leaves running.
 
     Processes whose parents have ended become children of this one, so nothing that has ended is missed; a caller should
     have no other children.

@@ -1,12 +1,11 @@
-"""Record what a release of Megatron-LM takes and refuses, and print where the rules judge otherwise.
+"""Record which command lines a release of Megatron-LM accepts, and print those on which the rules differ.
 
     make record RELEASE=core_v0.18.0 CHECKOUT=DIRECTORY
 
-Reads the checkout's parser into the table of arguments (``airflow_megatron/megatron/arguments/arguments.json``), asks
-the checkout itself about generated command lines, and writes them with its verdicts to
-``tests/fixtures/megatron_commands/RELEASE.jsonl``, which a test compares with the rules from then on. Ends with 1 where
-a rule judges otherwise: the rules that differ between releases are those of
-``airflow_megatron/megatron/validation/upstream_rules``.
+Reads the checkout's parser into the table of arguments (``airflow_megatron/megatron/arguments/arguments.json``), checks
+generated command lines with the checkout's own code, and writes them with the verdicts to
+``tests/fixtures/megatron_commands/RELEASE.jsonl``, which a test compares with the rules. The exit status is 1 if a rule
+differs; rules that depend on the release are in ``airflow_megatron/megatron/validation/upstream_rules``.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def record_arguments(release: str, checkout: Path, table_file: Path) -> str:
 
 
 def record_verdicts(release: str, checkout: Path, recordings: Path) -> list[dict[str, Any]]:
-    """Ask a checkout about generated command lines, and write its verdicts.
+    """Check generated command lines with a checkout, and write its verdicts.
 
     :returns: the lines with their verdicts
     """
@@ -62,7 +61,7 @@ def record_verdicts(release: str, checkout: Path, recordings: Path) -> list[dict
 
 
 def differences(release: str, recorded: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the lines that the rules judge otherwise than upstream, by what either of them says."""
+    """Return the lines on which the rules differ from upstream, grouped by the two messages."""
     found: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for line in recorded:
         problems = judged(line, release)
@@ -76,7 +75,7 @@ def differences(release: str, recorded: list[dict[str, Any]]) -> dict[str, list[
 
 
 def main() -> int:
-    """Record a release; return 1 where the rules judge otherwise, 2 where it cannot be recorded."""
+    """Record a release; return 1 if the rules differ, 2 if it cannot be recorded."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("release", help="its tag: core_v0.18.0")
     parser.add_argument("checkout", type=Path, help="folder of the release")
@@ -93,12 +92,12 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     taken = sum(line["ok"] for line in recorded)
-    print(f"{release}: upstream takes {taken} of {len(recorded)} command lines")
+    print(f"{release}: upstream accepts {taken} of {len(recorded)} command lines")
     different = differences(release, recorded)
     for text, lines in different.items():
         print(f"  {len(lines)} × {text}\n    {' '.join(lines[0]['argv'])}")
     count = sum(map(len, different.values()))
-    print(f"{release}: the rules judge {count} of {len(recorded)} command lines otherwise")
+    print(f"{release}: the rules differ on {count} of {len(recorded)} command lines")
     return 1 if count else 0
 
 

@@ -1,4 +1,4 @@
-"""Shipped specs as they are, and those of launch commands: linted, rendered, and asked of the program they start."""
+"""Shipped specs, and specs of launch commands: linted, rendered, and checked by the program that they start."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def shipped_plan(spec: str) -> Plan:
 
 
 def launch_specs() -> list[Path]:
-    """Return the specs that other people's launch commands of such studies are written as."""
+    """Return the specs of launch commands of other people's studies."""
     return spec_files(project_root() / "tests/fixtures/launch_commands")
 
 
 def unreadable_scripts(plan: Plan) -> list[str]:
-    """Render scripts of a plan's jobs, one of each stage and size; return what bash says of those it cannot read."""
+    """Render scripts of a plan's jobs, one for each stage and size; return bash's errors about invalid ones."""
     cluster = load_cluster(plan.cluster)
     kinds = {(job.stage, job.world_size): job for job in plan.jobs}
     found = []
@@ -49,12 +49,12 @@ def unreadable_scripts(plan: Plan) -> list[str]:
 
 
 def refused_by_upstream(jobs: Iterable[Job], upstream: Path) -> tuple[int, list[str]]:
-    """Put training commands of jobs through upstream's own parser and checks.
+    """Check training commands of jobs with upstream's own parser and rules.
 
-    All distinct ones of benchmarks; of a sweep's stages one for each set of flags, whatever their values.
+    Checks all distinct commands of benchmarks, and one command for each set of flags of a sweep's stages.
 
     :param upstream: a checkout of their release
-    :returns: how many command lines were asked about, and those refused with upstream's words
+    :returns: number of checked command lines, and the refused ones with upstream's message
     """
     alike: dict[tuple[object, ...], Job] = {}
     for job in jobs:

@@ -1,4 +1,4 @@
-"""The shipped studies, each shrunk to what two cores train in a minute: what is set, and which points are taken.
+"""The shipped studies, shrunk so that two cores train each in a minute: changed values and selected points.
 
 The options are those of ``airflow-megatron … --set KEY=VALUE --select POINTS``; nothing else of a spec is changed.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 TRAINED = 10
-"""Iterations of each training, at least."""
+"""Minimum number of iterations of each training."""
 
 CONTEXT = "context parallelism needs Transformer Engine's attention"
 FSDP = "Megatron-FSDP keeps parameters in CUDA buffers and streams"
@@ -19,9 +19,9 @@ _NETWORK = (
     *("megatron.num_layers=4", "megatron.hidden_size=64", "megatron.num_attention_heads=4"),
     *("megatron.seq_length=64", "megatron.num_workers=0"),
 )
-# the small text has four documents, and upstream never ends building the index of a split that got none
+# the small text has four documents; upstream loops endlessly when it builds the index of a split without documents
 _SPLIT = "megatron.split=2,1,1"
-# upstream's optimizer that is spread over ranks cannot be loaded where neither Apex nor Transformer Engine is installed
+# upstream's distributed optimizer cannot be loaded without Apex and Transformer Engine
 _OPEN_SCI = (
     *_LOCAL,
     *_NETWORK,
@@ -56,7 +56,7 @@ class Study:
     :param spec: its name
     :param settings: what is set, ``KEY=VALUE`` each; ``{data}`` is a folder of prepared text, ``{place}`` this folder
     :param select: the points that run; none when empty
-    :param label: told from other runs of the same spec by this
+    :param label: distinguishes the run from other runs of the same spec
     :param not_run: why the points that match a pattern do not run here
     """
 

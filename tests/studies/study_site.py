@@ -1,4 +1,4 @@
-"""Shrunk studies on a cluster of their own, worked by ``airflow dags test``."""
+"""Studies of reduced size on a separate cluster, run with ``airflow dags test``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EVALUATION = ("--heldout-pieces", "3", "--questions", "6")
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a study, or of its points that are not run here."""
+    """The result of a study, or of its points that are not run here."""
 
     study: str
     points: int
@@ -70,7 +70,7 @@ class StudySite(SweepSite):
         self.data = self.local / "data"
 
     def prepare_folders(self) -> None:
-        """Make the folders; the text of the shipped specs' data sets is one small corpus."""
+        """Create the folders; one small corpus replaces the data sets of the shipped specs."""
         project = self.place / "project"
         project.mkdir()
         shutil.copytree(PROJECT / "sbatch", project / "sbatch")
@@ -126,7 +126,7 @@ class StudySite(SweepSite):
             return check_sweep(sweep, load_cluster("local"), choose_points(sweep, select))
 
     def _reason(self, plan: Plan) -> str:
-        """Return why the first job that has not finished, or not trained to its end, has not."""
+        """Return the reason of the first job that has not finished or not completed its training."""
         for job in plan.jobs:
             verdict = _json(Path(job.stage_dir) / "verdict.json")
             if verdict.get("outcome") != "finished":

@@ -1,4 +1,4 @@
-"""Where the tests look for upstream Megatron-LM, in which order, and what they say when it is nowhere."""
+"""The order in which tests look for upstream Megatron-LM, and the message if there is none."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_order(tmp_path: Path, local: Path, archive: Path, monkeypatch: pyte
     assert find_upstream(RELEASE) == named
 
 
-def test_another_release_is_passed_over(tmp_path: Path, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_release_is_ignored(tmp_path: Path, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CHECKOUT_VARIABLE, str(checkout(tmp_path / "other", patch=0)))
     own = checkout(local / "Megatron-LM" / RELEASE)
     assert find_upstream(RELEASE) == own

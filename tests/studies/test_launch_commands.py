@@ -1,4 +1,4 @@
-"""Launch commands of other people's studies as specs: lint takes them all and knows which run out of memory."""
+"""Launch commands of published studies as specs: lint accepts all of them and predicts which run out of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_megatron.spec.spec_files import load_sweep
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: What their authors saw run out of memory, or within a few GB of it.
+#: Commands that ran out of memory for their authors, or were within a few GB of it.
 OUT_OF_MEMORY = {
     "notes_gpt2_scaling": {"301_cp1_gpt2xl_gbs4_len4096_oom"},
     "notes_context_lengths": {"314_gpt2xl_gbs8_len8192_cp4_oom"},
@@ -43,13 +43,13 @@ def test_all_of_them_are_there() -> None:
 
 
 @pytest.mark.parametrize("path", launch_specs(), ids=lambda path: path.stem)
-def test_lint_takes_them(path: Path) -> None:
+def test_lint_accepts_them(path: Path) -> None:
     plan = plan_of(path)
     assert plan.estimates is not None
     assert plan.estimates.missing == {}
     full = {job.point for job in plan.jobs if plan.estimates.jobs[job.name].runs_out_of_memory}
     assert full == OUT_OF_MEMORY.get(path.stem, set())
-    # besides, the rates of some end early or late: their authors stopped after a few iterations
+    # the schedules of some end early or late, because their authors stopped after a few iterations
     others = [str(warning) for warning in plan.warnings if "run out of memory" not in str(warning)]
     early = [text for text in others if "inside the warm-up of 3906252 samples" in text]
     assert bool(early) == (path.stem == "notes_llama3_8b")

@@ -1,4 +1,4 @@
-"""The table of studies: each shipped spec is in it, and every way of parallelism runs or says why it does not."""
+"""The table of studies has each shipped spec, and each kind of parallelism runs or has a reason not to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 SPECS = project_root() / "sweep_specs"
-CHOSEN = [study for study in STUDIES if study.select]
+CHOSEN = [
+    pytest.param(
+        study,
+        id=f"{study.spec} {study.label}",
+        marks=() if study.spec == "quickstart" else pytest.mark.long,
+    )
+    for study in STUDIES
+    if study.select
+]
 
 
 def shrunk_plan(study: Study) -> Plan:
@@ -32,7 +40,7 @@ def test_no_shipped_spec_is_forgotten() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("study", CHOSEN, ids=lambda study: f"{study.spec} {study.label}")
+@pytest.mark.parametrize("study", CHOSEN)
 def test_the_shrunk_spec_is_linted_clean_and_keeps_every_stage(study: Study) -> None:
     plan = shrunk_plan(study)
     assert plan.warnings == ()

@@ -1,4 +1,4 @@
-"""Launch commands and mutated ones: the rules refuse what upstream itself refuses, and take what it takes."""
+"""Launch commands and mutations of them: the rules refuse and accept the same ones as upstream."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def test_upstream_takes_the_launch_commands_of_the_studies(checkout: Path) -> No
 
 
 def test_a_release_is_recorded(checkout: Path, tmp_path: Path) -> None:
-    """What ``make record`` does, for a release that the table has lost: the rules judge as upstream judges."""
+    """``make record`` for a release that was removed from the table: the rules agree with upstream."""
     table = json.loads(TABLE_FILE.read_text())
     without = {
         **table,
         "releases": {name: rows for name, rows in table["releases"].items() if name != RELEASE},
     }
     (tmp_path / "arguments.json").write_text(json.dumps(without))
-    told = record_arguments(RELEASE, checkout, tmp_path / "arguments.json")
-    assert told == f"{len(table['releases'][RELEASE])} arguments, 0 that no table had"
+    message = record_arguments(RELEASE, checkout, tmp_path / "arguments.json")
+    assert message == f"{len(table['releases'][RELEASE])} arguments, 0 that no table had"
     assert json.loads((tmp_path / "arguments.json").read_text()) == table
     recorded = record_verdicts(RELEASE, checkout, tmp_path)
     assert differences(RELEASE, recorded) == {}

@@ -18,7 +18,7 @@ _VERSION = re.compile(r"^(MAJOR|MINOR|PATCH) = (\d+)$", re.MULTILINE)
 
 
 class UpstreamMissingError(RuntimeError):
-    """There is no checkout of the release, and no archive to make one from."""
+    """There is no checkout of the release, and no archive to create one from."""
 
 
 def find_upstream(release: str, unpacked: Path | None = None) -> Path:
@@ -29,7 +29,7 @@ def find_upstream(release: str, unpacked: Path | None = None) -> Path:
 
     :param release: such as ``core_v0.16.1``
     :param unpacked: where an archive is unpacked; ``.local/upstream-for-tests`` when left out
-    :raises UpstreamMissingError: when none of them holds the release; says what each holds, and what to do
+    :raises UpstreamMissingError: if none of them contains the release; the message shows their contents and a hint
     """
     tried = []
     named = os.environ.get(CHECKOUT_VARIABLE)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(__file__).with_name("upstream_verdicts.py")
 HOPPER: dict[str, Any] = {"transformer_engine": "2.8", "compute_capability": 9}
-"""What a cluster profile has that says nothing else."""
+"""Default of a cluster profile."""
 
 
 def upstream_answers(
     lines: Sequence[Mapping[str, Any]], checkout: Path, release: str
 ) -> list[dict[str, Any]]:
-    """Ask a checkout about command lines.
+    """Check command lines with a checkout.
 
     :param lines: as ``upstream_verdicts.py`` reads them
     :returns: a verdict each

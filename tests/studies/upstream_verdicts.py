@@ -1,14 +1,13 @@
-"""Ask a checkout of upstream Megatron-LM itself whether it takes command lines; a script for the trainer's Python.
+"""Check command lines with the code of a checkout of upstream Megatron-LM; a script for the trainer's Python.
 
     python upstream_verdicts.py CHECKOUT RELEASE <LINES
 
 Lines are JSON: ``{"argv": […], "world_size": n}``, and what the job's machine has: ``"env": {…}``,
 ``"transformer_engine": "2.8"``, ``"compute_capability": 9``, ``"packages": […]``. For each line it prints
 ``{"ok", "stage", "message", "source"}``: ``stage`` is ``parse``, ``validate``, ``config`` or ``batches``, ``source``
-the line of upstream that refuses. What runs is upstream's own ``parse_args``, ``validate_args``, ``TransformerConfig``,
-and
-microbatch calculator, with the defaults and arguments of ``pretrain_gpt.py``; only what they ask of the machine is
-answered in its place.
+the line of upstream that refuses. The script runs upstream's own ``parse_args``, ``validate_args``,
+``TransformerConfig`` and microbatch calculator, with the defaults and arguments of ``pretrain_gpt.py``; only queries of
+the machine are simulated.
 """
 
 from __future__ import annotations
@@ -31,8 +30,11 @@ sys.path[:0] = [str(PACKAGE.parents[2] / "Megatron-LM"), str(PACKAGE)]
 import parser_dump  # noqa: E402
 import upstream_on_cpu  # noqa: E402
 
-#: Optional packages that rules look for, by import name; those of a line are empty ones.
-OPTIONAL = ("nvidia_resiliency_ext", "torch_memory_saver", "multistorageclient", "flashinfer", "modelopt")
+#: Import names of optional packages that rules check; the packages of a line are empty stubs.
+OPTIONAL = (
+    *("nvidia_resiliency_ext", "torch_memory_saver", "multistorageclient", "flashinfer", "modelopt"),
+    *("cudnn", "flash_mla"),
+)
 #: Kernels of Transformer Engine that configurations look for → its first version that has them.
 KERNELS = {
     ("megatron.core.models.common.embeddings.rope_utils", "fused_apply_rotary_pos_emb"): (1, 4),
@@ -99,7 +101,7 @@ class Upstream:
 
     @contextlib.contextmanager
     def machine(self, line: dict[str, Any]) -> Any:
-        """Answer questions about the machine as a line says."""
+        """Simulate the machine of a line."""
         from packaging.version import Version
 
         engine = line.get("transformer_engine") or "0.0.0"
@@ -139,7 +141,7 @@ class Upstream:
             os.environ.update(before)
 
     def verdict(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Return what upstream makes of a command line."""
+        """Return upstream's verdict on a command line."""
         stage = "parse"
         written = io.StringIO()
         add, defaults = self.programs["modelopt" in (line.get("packages") or ())]

@@ -1,4 +1,4 @@
-"""Which jobs become tasks of arrays."""
+"""The jobs that become tasks of arrays."""
 
 from __future__ import annotations
 

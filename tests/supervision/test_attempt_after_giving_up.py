@@ -1,4 +1,4 @@
-"""What the wait for a job does first: wait, or run the job again because a person cleared the wait that gave it up."""
+"""The first step of the task that waits for a job: wait, or run the job again after a user cleared the task."""
 
 from __future__ import annotations
 

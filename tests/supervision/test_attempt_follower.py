@@ -1,4 +1,4 @@
-"""From observations to a verdict and a next step: one owner, whoever asks."""
+"""Observations lead to a verdict and a next step, in one class for all callers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NOW = 1000.0
 COMMAND = Expectation("command")
 RUNNING = Observation(NOW, queue=QueueRow("7", "a", JobState.RUNNING), queue_ok=True, accounting_ok=True)
-GONE = Observation(NOW, queue_ok=True, accounting_ok=True)
+MISSING = Observation(NOW, queue_ok=True, accounting_ok=True)
 
 
 def ended(state: JobState, code: int) -> Observation:
@@ -67,16 +67,16 @@ def test_an_ended_job_has_one_when_its_log_is_read(clock: Clock) -> None:
     assert verdict[0].outcome is Outcome.FINISHED
 
 
-def test_a_job_that_everybody_has_forgotten_is_lost(clock: Clock) -> None:
+def test_a_job_unknown_to_slurm_is_lost(clock: Clock) -> None:
     follow = follower(clock)
     for _ in range(MIN_ANSWERS):
-        assert outcome_of(follow.look(GONE, b"")) is Outcome.UNKNOWN
+        assert outcome_of(follow.look(MISSING, b"")) is Outcome.UNKNOWN
         clock.now += 10.0
     clock.now += 60.0
-    assert outcome_of(follow.look(GONE, b"")) is Outcome.RETRYABLE
+    assert outcome_of(follow.look(MISSING, b"")) is Outcome.RETRYABLE
 
 
-def test_a_finish_condition_decides_once_it_has_had_time_to_show(clock: Clock) -> None:
+def test_a_finish_condition_decides_after_the_visibility_delay(clock: Clock) -> None:
     follow, open_ = follower(clock), OwnConditions(finish=ConditionResult.NO, missing="file /r/x")
     assert outcome_of(follow.look(ended(JobState.COMPLETED, 0), b"", open_)) is Outcome.UNKNOWN
     clock.now += SETTLE_S
@@ -107,7 +107,7 @@ def test_a_job_that_has_announced_its_end_is_judged_by_what_it_left(clock: Clock
     assert follow.announced
 
 
-def test_what_showed_when_it_seemed_to_have_ended_counts_while_it_runs(clock: Clock) -> None:
+def test_events_seen_at_an_apparent_end_are_kept(clock: Clock) -> None:
     follow = follower(clock)
     look = follow.look(ended(JobState.COMPLETED, 0), b"")
     assert follow.end(look, [Occurrence("notify", "a")], last=False) is None
@@ -140,10 +140,10 @@ class TestNextSteps:
         )
         assert isinstance(step, GiveUp)
 
-    def test_what_asks_for_nothing_ends_nothing(self) -> None:
+    def test_an_event_without_a_reaction_ends_nothing(self) -> None:
         assert while_running([Occurrence("notify", "x")], "7") is None
 
-    def test_a_cancel_condition_is_for_good(self) -> None:
+    def test_a_cancel_condition_is_permanent(self) -> None:
         stopped = while_running([Occurrence("cancel", "x")], "7")
         assert stopped is not None
         assert (stopped.cancelled, stopped.verdict.outcome) == (True, Outcome.CANCELLED)

@@ -1,4 +1,4 @@
-"""What happens to checkpoints and resources between two attempts, in real shells on real directories."""
+"""Preparation of checkpoints and resources between two attempts, in real shells on real directories."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ class Run:
     def attempt(
         self, number: int, verdict: Verdict | None = OVER, *, given_up: str | None = None, **record: Any
     ) -> None:
-        """Leave behind what an attempt leaves behind."""
+        """Write the records of an attempt."""
         folder = Path(self.job.stage_dir) / str(number)
         folder.mkdir(parents=True)
         (folder / "jobid").write_text(f"{number}\n")
         name = attempt_of(self.job, number).job_name
-        told = JobRecord(
+        record_data = JobRecord(
             self.job.name, number, name, job_digest(self.job), self.job.command, "x", {}
         ).to_json()
-        (folder / "job.json").write_text(json.dumps({**told, **record}))
+        (folder / "job.json").write_text(json.dumps({**record_data, **record}))
         if verdict is not None:
             (folder / "verdict.json").write_text(json.dumps({**verdict.to_json(), "given_up": given_up}))
 
@@ -116,7 +116,7 @@ def test_first_attempt(run: Run) -> None:
     assert run.commands == 1
     state = run.attempts.state()
     assert prepare_attempt(run.attempts, 1, state) == AttemptChanges()
-    assert run.commands == 2  # a thousand submissions ask nothing more
+    assert run.commands == 2  # a thousand submissions need no further commands
     run.checkpoint(100)  # left by another tool
     assert run.prepared(1).resumes_from == 100
 
@@ -152,7 +152,7 @@ def test_where_an_attempt_begins_in_a_log_that_all_share(run: Run) -> None:
     assert run.prepared(2).log_from == 29
 
 
-def test_a_complete_checkpoint_is_gone_on_from(run: Run) -> None:
+def test_an_attempt_continues_from_a_complete_checkpoint(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100)
     assert run.prepared(2) == AttemptChanges(resumes_from=100)
@@ -166,7 +166,7 @@ def test_a_complete_checkpoint_is_gone_on_from(run: Run) -> None:
 def test_a_queued_attempt_begins_with_what_it_found(
     run: Run, began_at: str | None, started: bool, resumes_from: int
 ) -> None:
-    """Before it has started with what the attempt before left; else only it knows: it may have saved since."""
+    """Before its start, the checkpoint of the previous attempt counts; later it may have saved a newer one."""
     run.attempt(1)
     run.checkpoint(100)
     run.attempt(2, None)
@@ -181,7 +181,7 @@ def test_a_queued_attempt_begins_with_what_it_found(
 
 
 @pytest.mark.parametrize("run", ["{from_scratch: allow}"], indirect=True)
-def test_an_attempt_that_may_begin_anew(run: Run) -> None:
+def test_an_attempt_that_may_start_from_scratch(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100)
     assert run.prepared(2).resumes_from == 0
@@ -194,7 +194,7 @@ def test_a_branch_begins_at_its_parents_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [None, "", "\0\0\0\n", "metadata"])
-def test_a_tracker_that_names_no_checkpoint_any_more(
+def test_a_tracker_that_names_a_missing_checkpoint(
     run: Run, left: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without it the training would begin from scratch and overwrite its checkpoints."""
@@ -224,12 +224,12 @@ def test_legacy_checkpoints_whose_tracker_is_lost(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_tracker_and_nothing_to_go_on_from(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_tracker_without_a_checkpoint(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     run.attempt(1, OVER)
     assert run.prepared(2) == AttemptChanges()
     assert "the checkpoints up to iteration 100 are gone" in caplog.text
     run.checkpoint(100, ("__0_0.distcp",), tracked=False)
-    with pytest.raises(RunNotFitError, match="the tracker is lost, which held iteration 100"):
+    with pytest.raises(RunNotFitError, match="the tracker is lost, which named iteration 100"):
         run.prepared(2)
     assert not run.tracker.exists()
 
@@ -262,7 +262,7 @@ def test_a_tracker_that_names_a_release_is_left_alone(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", ["{from_scratch: allow}"], indirect=True)
-def test_a_lost_tracker_of_an_attempt_that_may_begin_anew(run: Run) -> None:
+def test_a_lost_tracker_of_an_attempt_that_may_start_from_scratch(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100, tracked=False)
     assert run.prepared(2).resumes_from == 0
@@ -270,7 +270,7 @@ def test_a_lost_tracker_of_an_attempt_that_may_begin_anew(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_newest_checkpoint_is_set_aside(run: Run) -> None:
+def test_a_damaged_newest_checkpoint_is_moved_aside(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100)
     run.checkpoint(200, ("__0_0.distcp",))
@@ -280,15 +280,15 @@ def test_a_damaged_newest_checkpoint_is_set_aside(run: Run) -> None:
     assert run.prepared(2).resumes_from == 100  # a task that died here begins again
 
 
-def test_a_half_deleted_checkpoint_is_not_gone_back_to(run: Run) -> None:
+def test_a_half_deleted_checkpoint_is_not_used(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100)
-    run.checkpoint(150, (".metadata", "__0_0.distcp"))  # its deletion was cut short
+    run.checkpoint(150, (".metadata", "__0_0.distcp"))  # its deletion was interrupted
     run.checkpoint(200, ("__0_0.distcp",))
     assert run.prepared(2).resumes_from == 100
 
 
-def test_what_the_log_calls_damaged_is_set_aside(run: Run) -> None:
+def test_a_checkpoint_that_the_log_reports_as_damaged_is_moved_aside(run: Run) -> None:
     run.attempt(1, Verdict(Outcome.RETRYABLE, "unreadable", damaged_iteration=200))
     run.checkpoint(100)
     run.checkpoint(200)
@@ -348,7 +348,7 @@ def test_the_number_of_quarantined_checkpoints_is_limited(run: Run) -> None:
     run.checkpoint(100)
     run.checkpoint(200, ()).joinpath(".metadata").touch()
     (run.checkpoints / "failed_iter_0000300").mkdir()
-    with pytest.raises(RunNotFitError, match="1 checkpoints were set aside already"):
+    with pytest.raises(RunNotFitError, match="1 checkpoint was set aside already"):
         run.prepared(2)
 
 
@@ -364,7 +364,7 @@ def test_rollback(run: Run) -> None:
     assert run.names() == {"iter_0000100", "iter_0000200", "rolled_back_iter_0000300"}
     assert run.prepared(2) == expected
     run.attempt(2, bad, resumes_from=200)
-    assert run.prepared(3).resumes_from == 100  # the same end again
+    assert run.prepared(3).resumes_from == 100  # the same failure again
     assert run.prepared(3).resumes_from == 100
     run.attempt(3, OVER, resumes_from=100)
     assert run.prepared(4).arguments == ("--lr", "1e-05")
@@ -374,7 +374,7 @@ def test_rollback(run: Run) -> None:
         run.prepared(6)
 
 
-def test_clearing_a_job_mends_neither_checkpoints_nor_nodes(run: Run) -> None:
+def test_clearing_a_job_repairs_neither_checkpoints_nor_nodes(run: Run) -> None:
     bad = Verdict(Outcome.FAILED, "NaN", rollback=True, before_iteration=150, failed_nodes=("n2",))
     run.attempt(1, bad, given_up="no budget")
     for iteration in (100, 200):
@@ -390,7 +390,7 @@ def test_bad_numbers_before_the_first_checkpoint(tmp_path: Path) -> None:
         run.attempt(1, Verdict(Outcome.FAILED, "NaN at 7", rollback=True))
         if restart == "{}":
             with pytest.raises(
-                RunNotFitError, match=r"no checkpoint to go back to.*; the last attempt: NaN at 7"
+                RunNotFitError, match=r"no earlier checkpoint to load.*; the last attempt: NaN at 7"
             ):
                 run.prepared(2)
         else:
@@ -401,7 +401,7 @@ def test_bad_numbers_before_the_first_checkpoint(tmp_path: Path) -> None:
 def test_another_experiment_under_the_same_name(run: Run) -> None:
     old = [*run.job.command, "--seed", "4321", "--train-iters", "10"]
     run.attempt(1, digest="before", command=old)
-    assert run.prepared(2) == AttemptChanges()  # nothing was saved, so nothing is mixed
+    assert run.prepared(2) == AttemptChanges()  # nothing was saved, so no checkpoints are mixed
     run.checkpoint(100)
     with pytest.raises(RunNotFitError) as caught:
         run.prepared(2)
@@ -423,7 +423,7 @@ def test_another_experiment_under_the_same_name(run: Run) -> None:
 
 
 @pytest.mark.parametrize("run", ["{changed: continue}"], indirect=True)
-def test_another_experiment_that_may_go_on(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_experiment_that_may_continue(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     run.attempt(1, digest="before", command=[*run.job.command, "--seed", "4321"])
     run.checkpoint(100)
     assert run.prepared(2).resumes_from == 100
@@ -444,7 +444,7 @@ def test_arguments_of_no_known_trainer(run: Run) -> None:
         run.prepared(2)
 
 
-def test_a_longer_training_is_no_other_experiment(run: Run) -> None:
+def test_a_longer_training_is_the_same_experiment(run: Run) -> None:
     run.attempt(1, digest="before", command=[*run.job.command, "--train-iters", "10", "--log-interval", "7"])
     run.checkpoint(100)
     assert run.prepared(2).resumes_from == 100
@@ -456,7 +456,7 @@ def test_nodes_that_failed(run: Run) -> None:
     run.attempt(1, Verdict(Outcome.RETRYABLE, "lost", failed_nodes=("n2",)))
     (run.place / "sinfo").write_text("main* n1 idle\nmain* n2 idle\nmain* n3 idle\n")
     assert run.prepared(2) == AttemptChanges(("n2",), 1)
-    run.attempt(2, OVER)  # on fewer nodes it went well: back to all of them
+    run.attempt(2, OVER)  # it succeeded with fewer nodes: request all of them again
     assert run.prepared(3) == AttemptChanges(("n2",))
     (run.place / "sinfo").write_text("main* n1 idle\nmain* n2 idle\n")
     assert run.prepared(3) == AttemptChanges(("n2",), 1)

@@ -1,4 +1,4 @@
-"""When the attempt that is queued behind another may simply follow it."""
+"""Conditions under which an attempt that is queued behind another may follow it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def job(cluster: ClusterProfile) -> Job:
         (Outcome.ROLLED_OVER, {"rollback": True}, False),
     ],
 )
-def test_what_follows_by_itself(
+def test_queued_attempts_that_follow(
     job: Job, cluster: ClusterProfile, outcome: Outcome, changes: dict[str, Any], follows: bool
 ) -> None:
     attempts = Recorded(job, cluster, never)
@@ -81,10 +81,10 @@ def test_what_follows_by_itself(
 @pytest.mark.parametrize(
     ("code", "signal", "follows"), [(1, None, False), (1, "TERM", True), (143, None, True)]
 )
-def test_after_a_crash_that_may_be_retried_nothing_follows_by_itself(
+def test_after_a_retryable_crash_no_queued_attempt_follows(
     job: Job, cluster: ClusterProfile, code: int, signal: str | None, follows: bool
 ) -> None:
-    """An NCCL error, say: the queued attempt ends at once, and would use up the budget for failures."""
+    """After an NCCL error, for example, the queued attempt would fail immediately and use up the limit of failures."""
     attempts = Recorded(job, cluster, never)
     attempts.exit = ExitRecord(code, signal, "n1", "n1", 1.0, 2.0, "7", 0)
     assert follows_by_itself(attempts, 1, Verdict(Outcome.RETRYABLE, "NCCL", exit_code=code)) is follows
@@ -97,7 +97,7 @@ def test_only_trainings_are_chained(job: Job, cluster: ClusterProfile) -> None:
     assert [is_chained(one) for one in (job, after, alone, waiting)] == [True, False, False, False]
 
 
-def test_script_of_a_chained_attempt_looks_whether_there_is_anything_left(
+def test_script_of_a_chained_attempt_checks_for_remaining_iterations(
     job: Job, cluster: ClusterProfile
 ) -> None:
     script = job_script(job, cluster, 2, chained=True)

@@ -11,6 +11,7 @@ from airflow_megatron.slurm.states.observation import CommandAnswer, Observation
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Outcome, Verdict
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.supervision.condition_watch import (
+    AttemptConditions,
     ConditionResult,
     ConditionWatch,
     new_checkpoints,
@@ -171,8 +172,8 @@ def test_new_checkpoints_are_complete_wanted_and_not_done() -> None:
     assert new_checkpoints(FRESH, observation) == [40]
 
 
-def test_a_half_deleted_checkpoint_is_nothing_to_work_on_or_start_from() -> None:
-    """What is left of it looks like another format: only the others' ``metadata.json`` tells."""
+def test_a_half_deleted_checkpoint_is_not_processed_or_used() -> None:
+    """The remaining files look like another format; only ``metadata.json`` of the others shows the format."""
     half = {".metadata": 9, "__0_0.distcp": 9}
     whole = {**half, "metadata.json": 9}
     found: dict[str, object] = {
@@ -180,7 +181,7 @@ def test_a_half_deleted_checkpoint_is_nothing_to_work_on_or_start_from() -> None
         "tracker": "50",
     }
     observation = seen(**found)
-    assert new_checkpoints(FRESH, observation) == []  # what was worked on was not found out
+    assert new_checkpoints(FRESH, observation) == []  # the list of processed checkpoints is unknown
     assert new_checkpoints(FRESH, seen(**found, matches={"/r/converted/iter_*.done": ()})) == [50]
     watch = ConditionWatch(Condition("checkpoint", path="/r/checkpoints", iteration=40))
     assert watch.read([observation]) is ConditionResult.NO
@@ -201,7 +202,7 @@ def test_work_named_by_a_pattern() -> None:
     assert new_checkpoints(leaf, observation) == [100]
 
 
-def test_the_last_checkpoint_is_wanted_whatever_the_spacing() -> None:
+def test_the_last_checkpoint_is_processed_for_any_spacing() -> None:
     leaf = msgspec.structs.replace(FRESH, iteration=0, spacing=50, last=110)
     assert wanted_iterations([10, 50, 60, 100, 110], leaf) == [10, 60, 110]
 
@@ -218,7 +219,7 @@ def test_a_finish_condition_decides_over_the_kind_s_own_rule() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
-def test_a_finish_condition_that_does_not_hold_may_still_show(outcome: Outcome) -> None:
+def test_a_finish_condition_may_hold_later(outcome: Outcome) -> None:
     """A network file system shows a job's last files late; an attempt too many would follow."""
     early = with_finish(
         Verdict(outcome, "ended"), ConditionResult.NO, "file done does not hold yet", SETTLE_S - 1
@@ -234,3 +235,19 @@ def test_conditions_and_events_survive_json() -> None:
     assert Condition.from_json(json.loads(json.dumps(condition.to_json()))) == condition
     event = Event("nan", "log", "cancel", pattern="nan", condition=condition, limit=None)
     assert Event.from_json(json.loads(json.dumps(event.to_json()))) == event
+
+
+def test_conditions_of_an_attempt_are_read_as_written() -> None:
+    event = Event("nan", "log", "cancel", pattern="nan", condition=Condition("file", path="/r/x"))
+    conditions = AttemptConditions(
+        Condition("file", path="/r/stop"),
+        "stop",
+        Condition("file", path="/r/done"),
+        (event,),
+        60.0,
+        {"/r/a": 2},
+    )
+    for each in (conditions, AttemptConditions()):
+        assert AttemptConditions.from_json(json.loads(json.dumps(each.to_json()))) == each
+    assert AttemptConditions().to_json() == {}
+    assert AttemptConditions.from_json({"check_interval": None, "from_the_future": 1}) == AttemptConditions()

@@ -1,4 +1,4 @@
-"""Conditions see what belongs to the present run, and are asked before anything is submitted."""
+"""Conditions use only outputs of the present run, and are evaluated before a submission."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def write(path: str | Path, text: str = "", *, age: float = 0.0) -> None:
 
 
 def submitted(job: Job, number: int, first: int | None = None) -> None:
-    """Leave behind what a submission leaves behind."""
+    """Write the records of a submission."""
     record: dict[str, Any] = {"attempt": number} | ({"first": first} if first else {})
     write(f"{job.stage_dir}/{number}/created", "1 x\n")
     write(f"{job.stage_dir}/{number}/job.json", json.dumps(record))
     write(f"{job.stage_dir}/{number}/jobid", f"{number}\n")
-    time.sleep(0.02)  # what the job writes comes later
+    time.sleep(0.02)  # the job writes later
 
 
 def truth(condition: Condition, runs: dict[str, int], own: OwnAttempt | None = None) -> ConditionResult:
@@ -80,8 +80,8 @@ def truth(condition: Condition, runs: dict[str, int], own: OwnAttempt | None = N
         (question,) = watch.watches()
         offset = 0 if question.log_file != log else offset
         log = question.log_file
-        asked = [dataclasses.replace(question, log_offset=offset)]
-        seen = parse_poll(asked, shell(poll_script(asked)))[question.key]
+        watch_list = [dataclasses.replace(question, log_offset=offset)]
+        seen = parse_poll(watch_list, shell(poll_script(watch_list)))[question.key]
         offset += len(seen.log_chunk)
         found = watch.read([seen])
     return found
@@ -107,7 +107,7 @@ def test_a_file_of_an_earlier_run_does_not_count(jobs: dict[str, Job]) -> None:
     submitted(make, 2)
     assert truth(start, {make.stage_dir: 1}) is ConditionResult.YES  # the second attempt of one run
     assert truth(start, {make.stage_dir: 2}) is ConditionResult.NO
-    # copied with its old time, it is new all the same
+    # a copy with an old time stamp counts as new
     write(f"{make.run_dir}/made again", age=86_400)
     assert truth(start, {make.stage_dir: 2}) is ConditionResult.YES
     assert truth(start, {make.stage_dir: 3}) is ConditionResult.NO  # not submitted yet
@@ -123,7 +123,7 @@ def test_a_pattern_in_the_log_of_any_attempt_of_the_run(jobs: dict[str, Job]) ->
     assert truth(condition, {make.stage_dir: 2}) is ConditionResult.NO
     write(make.log_file(3), "fine\nDIVERGED\n")
     assert truth(condition, {make.stage_dir: 2}) is ConditionResult.YES
-    # of its own logs, that of the attempt
+    # among its own logs, that of the attempt
     assert truth(condition, {make.stage_dir: 1}, own=OwnAttempt(make.stage_dir, 2)) is ConditionResult.NO
 
 
@@ -138,7 +138,7 @@ def test_attempts_that_share_a_log(jobs: dict[str, Job]) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_asked_before_a_submission(jobs: dict[str, Job], cluster: ClusterProfile) -> None:
+def test_it_is_checked_before_a_submission(jobs: dict[str, Job], cluster: ClusterProfile) -> None:
     make, use = jobs["make"], jobs["use"]
     attempts = attempts_of(use, cluster)
     submitted(make, 1)
@@ -147,7 +147,7 @@ def test_it_is_asked_before_a_submission(jobs: dict[str, Job], cluster: ClusterP
     assert not holds(use.finish, attempts, 1, 1)
     write(make.log_file(1), "x" * 200_000 + "\nDIVERGED\n")
     assert holds(use.cancel, attempts, 1, 1)
-    submitted(make, 2)  # begins anew
+    submitted(make, 2)  # restarts the count
     assert not holds(use.cancel, attempts, 1, 1)
     submitted(make, 3, first=2)
     write(make.log_file(2), "DIVERGED\n")

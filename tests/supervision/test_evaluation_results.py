@@ -1,4 +1,4 @@
-"""What an evaluation has measured is in the store when its task ends."""
+"""The store has the results of an evaluation when its task ends."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_results_of_an_evaluation_are_stored(jobs: dict[str, Job], tmp_path:
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_is_only_logged(
+def test_errors_are_only_logged(
     jobs: dict[str, Job],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Observation, QueueRow, Unreachable
 from airflow_megatron.spec.model.conditions import Event
-from airflow_megatron.supervision.event_watch import EventWatch
+from airflow_megatron.supervision.event_watch import EventMemory, EventWatch
 
 
 def running(time: float, chunk: bytes = b"", state: JobState = JobState.RUNNING) -> Observation:
@@ -22,12 +22,12 @@ def test_a_log_event_is_seen_once_by_default_with_its_groups() -> None:
     assert watch.read(running(2, b"loss: nan\n"), progressed=True) == []
 
 
-def test_what_an_earlier_trigger_did_counts() -> None:
-    watch = EventWatch([Event("nan", "log", "run", pattern="nan", limit=2)], {"acted": {"nan": 1}})
+def test_reactions_of_an_earlier_trigger_count() -> None:
+    watch = EventWatch([Event("nan", "log", "run", pattern="nan", limit=2)], EventMemory({"nan": 1}))
     (seen,) = watch.read(running(0, b"nan\n"), progressed=True)
     watch.count(seen.event)
     assert watch.read(running(1, b"nan\n"), progressed=True) == []
-    assert watch.memory()["acted"] == {"nan": 2}
+    assert watch.memory().acted == {"nan": 2}
 
 
 def test_a_state_is_seen_when_it_changes() -> None:
@@ -62,8 +62,8 @@ def test_a_later_trigger_does_not_repeat_a_state_and_continues_the_quiet_time() 
     assert [item.event.name for item in later.read(running(110), progressed=False)] == ["quiet"]
 
 
-def test_silence_alone_does_nothing() -> None:
-    """A job that has said its last word is not taken for a frozen one, unless the spec asks for it."""
+def test_a_silent_log_alone_has_no_effect() -> None:
+    """A job without new output does not count as frozen unless the spec requests it."""
     watch = EventWatch([])
     assert watch.read(running(0, b"[after training is done]\n"), progressed=True) == []
     for time in (900, 9000, 90000):

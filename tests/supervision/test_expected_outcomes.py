@@ -1,4 +1,4 @@
-"""What a training's log has to show at its end."""
+"""Lines that the log of a training must have at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trigger hands to a worker, in the form in which Airflow's database keeps it."""
+"""Events from a trigger to a worker, in the JSON form of Airflow's database."""
 
 from __future__ import annotations
 
@@ -7,32 +7,42 @@ from typing import Any
 
 import pytest
 
+from airflow_megatron.megatron.health.stall import StallMemory
+from airflow_megatron.megatron.health.training_health import HealthMemory
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
-from airflow_megatron.supervision.job_event import JobEvent
+from airflow_megatron.supervision.attempt_memory import AttemptMemory, LogMemory
+from airflow_megatron.supervision.event_watch import EventMemory
+from airflow_megatron.supervision.job_event import DueAttempt, JobEvent, UnwrittenVerdict
 from airflow_megatron.supervision.job_reference import JobHandle
 
 HANDLE = JobHandle("j", 2, "7", first=1)
 CARRY = {"handle": HANDLE.to_json()}
+MEMORY = AttemptMemory(
+    LogMemory(3, began=1),
+    EventMemory({"nan": 1}, "RUNNING", 2.5),
+    HealthMemory(StallMemory(5, gaps=(1.5,), steps_seen=("model_built",))),
+    announced=True,
+)
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        JobEvent(Verdict(Outcome.FAILED, "x", exit_code=1), seen=(), error="no memory", carry=CARRY),
-        JobEvent(seen=(Occurrence("notify", "a"),), memory={"log": {"offset": 3}}, log_tail=("a",)),
-        JobEvent(log_tail=("last",), carry=CARRY),
+        JobEvent(Verdict(Outcome.FAILED, "x", exit_code=1), seen=(), error="no memory", watched=HANDLE),
+        JobEvent(seen=(Occurrence("notify", "a"),), memory=MEMORY, log_tail=("a",)),
+        JobEvent(log_tail=("last",), watched=HANDLE),
     ],
 )
 def test_what_is_written_is_read(event: JobEvent) -> None:
     assert JobEvent.from_json(json.loads(json.dumps(event.to_json()))) == event
 
 
-def test_which_keys_say_what_has_happened() -> None:
-    """Workers of 7332a23 tell the three kinds apart by them."""
+def test_keys_of_each_kind_of_event() -> None:
+    """Workers of 7332a23 distinguish the three kinds by these keys."""
     ended = JobEvent(Verdict(Outcome.FINISHED, "x"), seen=()).to_json()
     assert set(ended) == {"verdict", "seen", "error", "log_tail", "carry"}
-    assert set(JobEvent(seen=(), memory={}).to_json()) == {"seen", "memory", "log_tail", "carry"}
+    assert set(JobEvent(seen=(), memory=AttemptMemory()).to_json()) == {"seen", "memory", "log_tail", "carry"}
     assert set(JobEvent().to_json()) == {"log_tail", "carry"}
 
 
@@ -55,10 +65,36 @@ def test_what_an_earlier_version_has_seen() -> None:
     assert read is not None
     assert [item.rolls_back_before for item in read] == [70, None, None]
     assert [item.permanent for item in read] == [False, False, True]
-    with pytest.raises(ValueError, match="does not name what is to be done"):
+    with pytest.raises(ValueError, match="has no action"):
         JobEvent.from_json({"seen": [{"reason": "a"}]})
 
 
 def test_without_a_reference() -> None:
     with pytest.raises(ValueError, match="no number of an attempt"):
         _ = JobEvent().handle
+
+
+def test_other_payloads_are_read_as_written() -> None:
+    for due in (DueAttempt(2), DueAttempt(2, 1.5)):
+        assert DueAttempt.from_json(json.loads(json.dumps(due.to_json()))) == due
+    event = JobEvent(Verdict(Outcome.FAILED, "x"), seen=(), watched=HANDLE)
+    kept = UnwrittenVerdict(event, Verdict(Outcome.RETRYABLE, "y"), 3)
+    assert UnwrittenVerdict.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+    with pytest.raises(ValueError, match="no number"):
+        DueAttempt.from_json({"since": 1.5})
+
+
+def test_damaged_memory_is_read_as_far_as_it_is_valid() -> None:
+    """The database of another version may have any JSON: an invalid value counts as missing."""
+    damaged: dict[str, Any] = {
+        "log": {"offset": "x", "began": 4},
+        "events": [],
+        "health": {"stall": {"gaps": [1, None, "2", float("nan")], "found": 1}, "spike": 3},
+        "announced": "yes",
+        "from_the_future": 1,
+    }
+    read = AttemptMemory.from_json(damaged)
+    assert read.log == LogMemory(0, began=4)
+    assert read.health == HealthMemory(StallMemory(gaps=(1.0, 2.0)))
+    assert (read.events, read.announced) == (EventMemory(), False)
+    assert AttemptMemory.from_json({}) == AttemptMemory()

@@ -1,4 +1,4 @@
-"""What a task's log shows of a job's log."""
+"""The part of a job's log that the task's log shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from airflow_megatron.supervision.live_log import (
         (b"\x1b", "\\x1b"),
     ],
 )
-def test_nothing_in_a_line_can_act_on_a_terminal(raw: bytes, text: str) -> None:
+def test_log_lines_cannot_control_a_terminal(raw: bytes, text: str) -> None:
     assert harmless(raw) == text
 
 

@@ -1,4 +1,4 @@
-"""Which attempt of a job comes next, for everything that may be recorded on the cluster."""
+"""The next attempt of a job, for all possible records on the cluster."""
 
 from __future__ import annotations
 

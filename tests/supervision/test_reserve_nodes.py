@@ -1,4 +1,4 @@
-"""Trainings that keep nodes in reserve for Megatron's in-process restart."""
+"""Trainings with reserve nodes for Megatron's in-process restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a waiting task's log says about its job."""
+"""The report on a job in the log of the waiting task."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.states.observation import Observation
+from airflow_megatron.supervision.attempt_memory import LogMemory
 from airflow_megatron.task_runtime.job_report import LOG_TAIL_BYTES, MOST_BEHIND_BYTES, JobReport
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def seen(chunk: bytes, offset: int = 0, size: int | None = None) -> Observation:
     )
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+def log_lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
@@ -41,7 +42,7 @@ def test_lines_are_shown_as_they_come_and_the_summary_adds_what_they_do_not_say(
     reader = report(caplog)
     reader.read(seen(one))
     reader.read(seen(two, len(one)))
-    assert said(caplog) == [
+    assert log_lines(caplog) == [
         ("INFO", "| " + one.decode().rstrip()),
         ("INFO", "iteration 1 of 10 (10 %), loss 4.5000, 9 min to go"),
         ("INFO", "| " + two.decode().rstrip()),
@@ -51,8 +52,8 @@ def test_lines_are_shown_as_they_come_and_the_summary_adds_what_they_do_not_say(
 def test_an_error_is_shown_once_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
     reader = report(caplog)
     reader.read(seen(b"fine\nTraceback (most recent call last):\n  at x\nValueError: no \x1b[31mdata\n"))
-    assert said(caplog)[-1] == ("ERROR", "| ValueError: no data")
-    assert [level for level, _ in said(caplog)] == ["INFO", "INFO", "INFO", "ERROR"]
+    assert log_lines(caplog)[-1] == ("ERROR", "| ValueError: no data")
+    assert [level for level, _ in log_lines(caplog)] == ["INFO", "INFO", "INFO", "ERROR"]
     assert reader.error is not None
     assert reader.error.startswith("ValueError: no ")
 
@@ -60,50 +61,50 @@ def test_an_error_is_shown_once_as_an_error(caplog: pytest.LogCaptureFixture) ->
 def test_an_error_in_skipped_lines_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     reader = report(caplog)
     reader.read(seen(b"ValueError: no data\n" + b"noise\n" * 500))
-    assert ("INFO", "| … 401 lines left out; the whole log: /r/logs/work-1.out") in said(caplog)
-    assert said(caplog)[-1] == ("ERROR", "job log: ValueError: no data")
-    before = len(said(caplog))
+    assert ("INFO", "| … 401 lines left out; the whole log: /r/logs/work-1.out") in log_lines(caplog)
+    assert log_lines(caplog)[-1] == ("ERROR", "job log: ValueError: no data")
+    before = len(log_lines(caplog))
     reader.finish()
-    (last,) = said(caplog)[before:]
+    (last,) = log_lines(caplog)[before:]
     assert last[1].startswith("401 lines of the job's log were left out here")
 
 
 def test_only_the_last_of_many_iterations_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     reader = report(caplog)
     reader.read(seen(b"".join(ITERATION % (number, number) + FIELDS for number in range(1, 6))))
-    assert said(caplog)[-1][1] == "iteration 5 of 10 (50 %), loss 4.5000, 5 min to go"
-    assert len(said(caplog)) == 6
+    assert log_lines(caplog)[-1][1] == "iteration 5 of 10 (50 %), loss 4.5000, 5 min to go"
+    assert len(log_lines(caplog)) == 6
 
 
 def test_a_later_report_continues_at_an_incomplete_line(caplog: pytest.LogCaptureFixture) -> None:
     reader = report(caplog)
     reader.read(seen(b"one\ntw"))
     later = report(caplog, memory=reader.memory())
-    # what explains the job's end may stand in lines that were told already
+    # the line that explains the job's end may have been shown already
     assert later.position == 0
     later.read(seen(b"one\ntw", 0))
     assert (bytes(later.tail), later.new_bytes, later.last_lines()) == (b"one\ntw", b"tw", ["tw"])
     later.read(seen(b"o\nthree\n", 6))
-    assert [text for _, text in said(caplog)] == ["| one", "| two", "| three"]
+    assert [text for _, text in log_lines(caplog)] == ["| one", "| two", "| three"]
     assert later.last_lines() == ["two", "three"]
 
 
 def test_a_later_report_begins_with_the_last_reported_lines(caplog: pytest.LogCaptureFixture) -> None:
-    later = report(caplog, memory={"offset": LOG_TAIL_BYTES})
+    later = report(caplog, memory=LogMemory(LOG_TAIL_BYTES))
     half = LOG_TAIL_BYTES // 2
     assert later.position == half
     later.read(seen(b"x" * half, half))
-    assert said(caplog) == []
+    assert log_lines(caplog) == []
     assert not later.progressed
     assert later.last_lines() == []
-    assert later.memory()["offset"] == LOG_TAIL_BYTES
+    assert later.memory().offset == LOG_TAIL_BYTES
 
 
 def test_bytes_read_before_are_not_read_again(caplog: pytest.LogCaptureFixture) -> None:
     reader = report(caplog)
     reader.read(seen(b"one\n"))
     reader.read(seen(b"one\n"))
-    assert [text for _, text in said(caplog)] == ["| one"]
+    assert [text for _, text in log_lines(caplog)] == ["| one"]
 
 
 def test_a_reader_far_behind_skips_lines_and_reports_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -115,7 +116,7 @@ def test_a_reader_far_behind_skips_lines_and_reports_it(caplog: pytest.LogCaptur
     look = seen(b"two\n", 4, size=size + 5)
     reader.read(look)
     assert reader.skip_ahead(look, ended=False) == size + 5 - LOG_TAIL_BYTES == reader.position
-    assert "passed over; the whole log: /r/logs/work-1.out" in said(caplog)[-1][1]
+    assert "left out; the whole log: /r/logs/work-1.out" in log_lines(caplog)[-1][1]
 
 
 def test_of_a_job_that_ended_the_last_lines_are_read_at_once(caplog: pytest.LogCaptureFixture) -> None:

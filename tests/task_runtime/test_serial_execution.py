@@ -1,4 +1,4 @@
-"""How tasks take turns where nothing runs them side by side."""
+"""Tasks take turns if they run one after another."""
 
 from __future__ import annotations
 

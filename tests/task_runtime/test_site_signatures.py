@@ -1,4 +1,4 @@
-"""The signatures that a cluster profile names, as triggers use them."""
+"""The signatures of a cluster profile, as triggers use them."""
 
 from __future__ import annotations
 

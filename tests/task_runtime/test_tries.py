@@ -1,4 +1,4 @@
-"""A person's clearing and Airflow's own retries are told apart."""
+"""Tries after a user cleared a task differ from Airflow's retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of waits, as Airflow's database keeps them."""
+"""Events of waits, in the JSON form of Airflow's database."""
 
 from __future__ import annotations
 

@@ -36,11 +36,12 @@ VALIDATION = re.compile(
 
 RUN_WARM: Final = frozenset({"pretrain_gpt.py", "convert_to_hf.py"})
 """Scripts that load little else than the warm interpreter has loaded."""
-TIMEOUT_S: Final = 180
+TIMEOUT_S: Final = 1800
+"""Seconds for a script, ten times what the longest takes on idle cores."""
 
 
 def clean_environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment without what a job's has, and more variables."""
+    """Return this process's environment without variables of jobs, and with additional variables."""
     ours = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MASTER_", "RANK", "WORLD_"))}
     return {**ours, "OMP_NUM_THREADS": "1", **more}
 
@@ -58,7 +59,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a script said and how it ended."""
+    """The output and exit status of a script."""
 
     status: int
     stdout: str
@@ -138,7 +139,7 @@ class Trainer:
         return Outcome(process.returncode, stdout, stderr)
 
     def answers(self, script: Path, request: str) -> list[Any]:
-        """Run a script of the tests; return what each line of its output says.
+        """Run a script of the tests; return the JSON value of each line of its output.
 
         :param script: its file.
         :param request: its standard input.

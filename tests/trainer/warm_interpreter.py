@@ -81,7 +81,7 @@ class WarmInterpreter:
         return server
 
     def close(self) -> None:
-        """End the interpreter and what it runs."""
+        """End the interpreter and its scripts."""
         if self._server is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._server.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A poller whose looks are written down beforehand."""
+"""A poller with predefined observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However many patterns a spec has, and whatever a job prints and saves: the loop of all jobs is not held by one."""
+"""Many patterns in a spec, or large output of a job, do not block the event loop of all jobs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_conditions(log: bytes, pattern: str, count: int) -> None:
     condition = Condition("any", parts=parts)
 
     async def work() -> None:
-        async with followed(ScriptedPoller([look(log)], log), condition.to_json(), {}) as follower:  # type: ignore[arg-type]
+        async with followed(ScriptedPoller([look(log)], log), condition, {}) as follower:  # type: ignore[arg-type]
             assert await follower.look() is not None
 
     assert time_in_the_loop(work()) < LONGEST_HOLD_S
@@ -159,7 +159,7 @@ def test_checkpoints(files: dict[str, dict[str, int]], waits: str, monkeypatch: 
             async for _ in (job if waits == "a job" else checkpoint).wait():
                 return
         else:
-            async with followed(poller, condition.to_json(), {}) as follower:  # type: ignore[arg-type]
+            async with followed(poller, condition, {}) as follower:  # type: ignore[arg-type]
                 await follower.look()
 
     assert time_in_the_loop(work()) < LONGEST_HOLD_S

@@ -1,4 +1,4 @@
-"""A log can hold anything; reading what a poll brings of it must not hold the event loop that all jobs share."""
+"""Reading of any log content does not block the event loop that all jobs share."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def chunks(unit: bytes) -> list[bytes]:
 
 
 def seconds(chunk: bytes) -> float:
-    """Return the processor time of one look at a job that has written *chunk* and ended."""
+    """Return the processor time of one poll of a job that has written *chunk* and ended."""
     report = JobReport(logging.getLogger("silent"), "/run/log")
     row = AccountingRow("7", "x", JobState.FAILED, "FAILED", 1, 0, "n1", 1, ended=1.0, elapsed=400)
     seen = Observation(

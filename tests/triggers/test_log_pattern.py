@@ -1,4 +1,4 @@
-"""A line that is waited for may be written by any attempt of the job's present run."""
+"""Any attempt of the job's present run may write the expected line."""
 
 from __future__ import annotations
 

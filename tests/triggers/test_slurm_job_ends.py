@@ -1,4 +1,4 @@
-"""What shows between the last look at a running job and its end counts as if it had been seen before."""
+"""Events between the last poll of a running job and its end are not lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def outcome(
     required: tuple[str, ...] = (),
     log_from: int = 0,
 ) -> dict[str, Any]:
-    """Return what the trigger hands to the worker first."""
+    """Return the first event of the trigger."""
     monkeypatch.setattr(ClusterTrigger, "poller", ScriptedPoller(looks, log))
     conditions: dict[str, Any] = {"events": [event.to_json() for event in events]}
     conditions |= {"cancel": cancel, "cancel_text": "c"} if cancel else {}
@@ -114,7 +114,7 @@ async def test_an_event_that_acted_before_the_end_does_not_act_at_the_end_again(
     ("log_before", "code", "there", "verdict"),
     [
         (True, 0, True, "finished"),
-        (True, 1, True, "finished"),  # what it leaves counts, not how it ends
+        (True, 1, True, "finished"),  # its outputs count, not its exit status
         (True, 1, False, "failed"),
         (True, 0, False, "failed"),
         (False, 1, True, "finished"),  # announced at the very end

@@ -1,4 +1,4 @@
-"""What the trigger of a job hands to a worker, and how the next trigger goes on from there."""
+"""Events from a job's trigger to a worker, and continuation by the next trigger."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_the_next_trigger_continues_after_the_last_event(polls: ScriptedPo
 async def test_a_finish_condition_is_given_time_to_show(
     polls: ScriptedPoller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files of a job that has ended show late on a network file system; no attempt is made for that."""
+    """Files of an ended job appear late on a network file system; this causes no new attempt."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     finish = {"kind": "file", "path": "/r/done"}

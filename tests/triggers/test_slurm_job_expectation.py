@@ -1,4 +1,4 @@
-"""When a training job's last checkpoint counts as complete."""
+"""Completeness of the last checkpoint of a training job."""
 
 from __future__ import annotations
 

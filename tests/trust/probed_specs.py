@@ -1,4 +1,4 @@
-"""What a probe does with a hostile spec: load, expand, plan and render it, and collect all that is shown."""
+"""The probe of a hostile spec: load, expand, plan and render it, and collect all output."""
 
 from __future__ import annotations
 

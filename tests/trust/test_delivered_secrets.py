@@ -1,4 +1,4 @@
-"""Secrets that Airflow keeps reach the jobs of specs that the operator permits it for, and nothing else."""
+"""Only jobs of specs that the operator permits get secrets of Airflow."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FREE = [
 
 @pytest.fixture(autouse=True)
 def _operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator who lets specs read one variable and one connection, and has others."""
+    """A configuration that permits specs one variable and one connection of several."""
     monkeypatch.setenv(CONNECTIONS, " wandb ,other")
     monkeypatch.setenv(VARIABLES, "hf_token")
 
@@ -94,7 +94,7 @@ def test_a_stage_takes_precedence_over_the_sweep(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "refusal_text"),
     [
         (
             "connection: slurm_local",
@@ -123,9 +123,9 @@ def test_a_stage_takes_precedence_over_the_sweep(tmp_path: Path) -> None:
         ("conection: wandb", "unknown key 'conection'"),
     ],
 )
-def test_a_source_that_is_refused(source: str, said: str, tmp_path: Path) -> None:
+def test_a_source_that_is_refused(source: str, refusal_text: str, tmp_path: Path) -> None:
     text = errors_of(write(tmp_path, NATIVE + f"secrets:\n  HF_TOKEN: {{{source}}}\n"))
-    assert said in text
+    assert refusal_text in text
     assert "study.yaml:" in text
     assert len([line for line in text.splitlines() if "study.yaml" in line]) == 1
 
@@ -141,7 +141,7 @@ def test_without_the_operator_s_word_nothing_is_read(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("source", ["file: /x", "variable: hf_token"])
 def test_names_that_belong_to_others(name: str, source: str, tmp_path: Path) -> None:
     path = write(tmp_path, NATIVE + f"secrets: {{{name}: {{{source}}}}}\n")
-    assert f"another name: {name} belongs to the system, to Slurm or to job scripts" in errors_of(path)
+    assert f"secrets.{name}: the name belongs to the system, to Slurm or to job scripts" in errors_of(path)
     path = write(tmp_path, AUTOEXPERIMENT, f"secrets: {{{name}: {{{source}}}}}\n")
     assert "belongs to the system" in errors_of(path)
 
@@ -190,7 +190,7 @@ def test_a_profile_s_secrets_reach_oellm_jobs(tmp_path: Path) -> None:
 
 
 class Airflow:
-    """What Airflow keeps, and what it was asked to mask."""
+    """A stub of Airflow's variables and connections, which records masked values."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.variables: dict[str, str] = {"hf_token": VALUE, "site_token": "no!"}
@@ -235,7 +235,7 @@ def test_a_value_is_looked_up_and_masked(source: str, value: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "refusal_text"),
     [
         (
             "connection: other",
@@ -246,11 +246,13 @@ def test_a_value_is_looked_up_and_masked(source: str, value: str, tmp_path: Path
         ("connection: wandb, field: extra.absent", "is empty"),
     ],
 )
-def test_unavailable_secrets_are_reported(source: str, said: str, tmp_path: Path, airflow: Airflow) -> None:
+def test_unavailable_secrets_are_reported(
+    source: str, refusal_text: str, tmp_path: Path, airflow: Airflow
+) -> None:
     job = one_job(tmp_path, source)
     with pytest.raises(SubmissionRefusedError, match=r"study\.only.run: secret HF_TOKEN: ") as refusal:
         looked_up(job, secret_values)
-    assert said in str(refusal.value)
+    assert refusal_text in str(refusal.value)
     mask_secrets(job.delivered)
     assert airflow.masked == []
 
@@ -268,10 +270,10 @@ def test_values_that_no_variable_can_hold_are_refused_without_being_shown(
     assert VALUE not in str(refusal.value)
 
 
-def test_what_was_permitted_when_planned_is_asked_again(
+def test_permissions_are_checked_again_at_submission(
     tmp_path: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan may be made elsewhere, or by somebody who writes into its store."""
+    """A plan may come from another machine, or from a user with access to the store."""
     job = one_job(tmp_path, "variable: hf_token")
     monkeypatch.setenv(VARIABLES, "another")
     with pytest.raises(
@@ -289,7 +291,7 @@ def test_outside_airflow_nothing_is_submitted_without_them(tmp_path: Path) -> No
 def test_no_plan_and_no_script_holds_a_value(text: str, tmp_path: Path, airflow: Airflow) -> None:
     native = "secrets: {HF_TOKEN: {variable: hf_token}}\n"
     path = write(tmp_path, text + native, "") if text is NATIVE else write(tmp_path, text, native)
-    told = shown(path)
-    assert "secrets/HF_TOKEN" in told
-    assert VALUE not in told
+    message = shown(path)
+    assert "secrets/HF_TOKEN" in message
+    assert VALUE not in message
     assert airflow.masked == []

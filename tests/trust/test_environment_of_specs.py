@@ -1,4 +1,4 @@
-"""Specs read no variable of Airflow's process that the operator has not named, wherever they ask for one."""
+"""Specs can read only the environment variables of Airflow's process that the operator permits."""
 
 from __future__ import annotations
 

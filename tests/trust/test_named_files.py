@@ -1,4 +1,4 @@
-"""Files that a spec names: read below its folder or a configured one, and never what is not a regular file there."""
+"""Files in specs: only regular files below the spec's folder or a configured folder are read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PLACES = {
 
 @pytest.fixture
 def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of specs with a private file beside it, and ways to that file that look harmless."""
+    """A folder of specs with a private file beside it, and harmless-looking paths to that file."""
     home = tmp_path / "home"
     folder = tmp_path / "specs"
     (folder / "deep").mkdir(parents=True)
@@ -87,8 +87,65 @@ def test_no_private_file_is_read(place: str, content: str, specs: Path) -> None:
         assert SECRET not in shown(path), way
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o400, 0o660])
 @pytest.mark.parametrize("place", PLACES)
-def test_what_is_no_regular_file_is_not_read(place: str, specs: Path) -> None:
+def test_no_private_file_is_read_under_another_name(place: str, mode: int, specs: Path) -> None:
+    """A hard link needs no permission to read on the machines that do not protect them (``fs.protected_hardlinks``)."""
+    for content in CONTENTS.values():
+        for name in ("hard.yaml", "hard", "deep/hard.yaml"):
+            (specs.parent / "home" / "private").unlink(missing_ok=True)
+            (specs.parent / "home" / "private").write_text(content)
+            (specs.parent / "home" / "private").chmod(mode)
+            (specs / name).unlink(missing_ok=True)
+            (specs / name).hardlink_to(specs.parent / "home" / "private")
+            path = specs / "study.yaml"
+            path.write_text(PLACES[place].replace("@", name))
+            assert SECRET not in shown(path), name
+
+
+HIDDEN = (
+    *(".git/config", ".env", ".netrc", ".ssh/id_ed25519", ".ssh/config.yaml", ".config/gh/hosts.yml"),
+    *("deep/.git/config", "./.env", "deep/../.netrc", ".git/../.env", ".a/b/c.yaml", ".x"),
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_no_hidden_file_is_read(place: str, elsewhere: bool, specs: Path) -> None:
+    """A folder of specs is a work tree of git, or a person's home: its hidden files hold tokens."""
+    folder = specs.parent / "elsewhere" if elsewhere else specs
+    for name in HIDDEN:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(CONTENTS["broken" if "extends" in place else "words"])
+        (folder / "link.yaml").unlink(missing_ok=True)
+        (folder / "link.yaml").symlink_to(name)
+        for way in (name, str(folder / name), "link.yaml"):
+            path = folder / "study.yaml"
+            path.write_text(PLACES[place].replace("@", way))
+            assert SECRET not in shown(path), way
+
+
+@pytest.mark.parametrize(
+    "name", [".base.yaml", "deep/.base.yml", "..data/base.yaml", "..2026_11_25/base.yaml"]
+)
+def test_hidden_yaml_files_and_mounted_folders_are_read(name: str, specs: Path) -> None:
+    (specs / name).parent.mkdir(exist_ok=True)
+    (specs / name).write_text(NATIVE)
+    (specs / "study.yaml").write_text(f"extends: {name}\nname: mine\n")
+    assert errors_of(specs / "study.yaml") == ""
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o664, 0o444])
+def test_files_with_two_names_that_everybody_may_read_are_read(mode: int, specs: Path) -> None:
+    (specs / "base.yaml").write_text(NATIVE)
+    (specs / "base.yaml").chmod(mode)
+    (specs / "copy.yaml").hardlink_to(specs / "base.yaml")
+    (specs / "study.yaml").write_text("extends: copy.yaml\nname: mine\n")
+    assert errors_of(specs / "study.yaml") == ""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_anything_but_a_regular_file_is_not_read(place: str, specs: Path) -> None:
     os.mkfifo(specs / "pipe.yaml")
     (specs / "directory.yaml").mkdir()
     (specs / "gone.yaml").symlink_to(specs / "nowhere.yaml")
@@ -121,7 +178,9 @@ def test_what_is_no_regular_file_is_not_read(place: str, specs: Path) -> None:
     server.close()
 
 
-@pytest.mark.parametrize("kind", ["pipe", "directory", "zero", "outside", "words outside"])
+@pytest.mark.parametrize(
+    "kind", ["pipe", "directory", "zero", "outside", "words outside", "hard link", "hidden"]
+)
 def test_a_spec_is_a_regular_file_in_its_folder(kind: str, specs: Path) -> None:
     path = specs / "study.yaml"
     if kind == "pipe":
@@ -130,6 +189,13 @@ def test_a_spec_is_a_regular_file_in_its_folder(kind: str, specs: Path) -> None:
         path.mkdir()
     elif kind == "zero":
         path.symlink_to("/dev/zero")
+    elif kind == "hard link":
+        private(specs, CONTENTS["broken"])
+        (specs.parent / "home" / "private").chmod(0o600)
+        path.hardlink_to(specs.parent / "home" / "private")
+    elif kind == "hidden":
+        (specs / ".env").write_text(CONTENTS["broken"])
+        path.symlink_to(".env")
     else:
         private(specs, CONTENTS["yaml" if kind == "outside" else "words"])
         path.symlink_to(specs.parent / "home" / "private.yaml")

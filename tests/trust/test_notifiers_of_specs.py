@@ -1,4 +1,4 @@
-"""What a spec's ``notify:`` may do: tell of jobs, by classes and connections that the operator allows."""
+"""``notify:`` of a spec can only report on jobs, with classes and connections that the operator permits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SENT: list[dict[str, Any]] = []
 SECRET = "do-not-tell"
 
 
-class Told(BaseNotifier):
-    """Keeps what it was made with and what reached it."""
+class TextNotifier(BaseNotifier):
+    """Records its arguments and received notices."""
 
     template_fields = ("text", "other")
 
@@ -46,15 +46,15 @@ class Told(BaseNotifier):
         SENT.append({"text": self.text, "other": self.other, "notice": context["notice"]})
 
 
-TOLD = f"{__name__}.Told"
+TEXTS = f"{__name__}.TextNotifier"
 
 
 @pytest.fixture(autouse=True)
 def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator who allows one class and one connection, and has secrets."""
+    """A configuration that permits one class and one connection, with secrets."""
     SENT.clear()
     monkeypatch.setenv("AIRFLOW_MEGATRON_NOTICES", str(tmp_path / "notices"))
-    monkeypatch.setenv("AIRFLOW_MEGATRON_NOTIFIERS", f" {TOLD} ,{SMTP}")
+    monkeypatch.setenv("AIRFLOW_MEGATRON_NOTIFIERS", f" {TEXTS} ,{SMTP}")
     monkeypatch.setenv("AIRFLOW_MEGATRON_NOTIFIER_CONNECTIONS", "our_chat, other_chat")
     monkeypatch.setenv("AIRFLOW_CONN_SLURM_LOCAL", f"ssh://me:{SECRET}@host")
     monkeypatch.setenv("AIRFLOW_VAR_SITE_TOKEN", SECRET)
@@ -128,11 +128,11 @@ ESCAPES = (
 
 
 @pytest.mark.parametrize(
-    ("path", "argument"), [(OWN, "message"), (OWN, "path"), (TOLD, "text"), (SMTP, "subject")]
+    ("path", "argument"), [(OWN, "message"), (OWN, "path"), (TEXTS, "text"), (SMTP, "subject")]
 )
 @pytest.mark.parametrize("expression", [*AIRFLOWS, *ESCAPES])
 def test_expressions_read_the_notice_only(expression: str, path: str, argument: str) -> None:
-    """Each is refused when the spec is checked, and once more when it would be told."""
+    """Each is refused when the spec is checked, and again before the notice is sent."""
     given = {"to": "a@b"} if path == SMTP else {"path": "x.jsonl"} if path == OWN else {}
     for template in ("{{ " + expression + " }}", "a {{ " + expression + " }} b"):
         arguments = {**given, argument: template}
@@ -153,7 +153,7 @@ def test_expressions_within_lists_and_mappings(depth: int, shape: str) -> None:
     value: Any = "{{ conn.slurm_local.password }}"
     for _ in range(depth):
         value = [value] if shape == "list" else {"x": value}
-    assert refusals(TOLD, {"text": value})
+    assert refusals(TEXTS, {"text": value})
 
 
 HOSTILE_WORDS = (
@@ -180,12 +180,12 @@ HOSTILE_WORDS = (
 
 @pytest.mark.parametrize("field", ["reason", "line", "name", "log_file", "next_action"])
 @pytest.mark.parametrize("words", HOSTILE_WORDS)
-def test_what_jobs_say_is_no_template(words: str, field: str) -> None:
-    """A log line reaches a notifier as it is: Airflow would take it for a template of its own."""
+def test_output_of_jobs_is_not_a_template(words: str, field: str) -> None:
+    """A log line reaches a notifier unchanged, although Airflow would render it as a template."""
     notice = Notice(**{"what": "retry", "name": "n", "reason": "r", field: words})
     values = context()
     with set_current_context(values):
-        send([section(TOLD, text="{{ notice." + field + " }}", other=["{{ notice.text }}"])], notice)
+        send([section(TEXTS, text="{{ notice." + field + " }}", other=["{{ notice.text }}"])], notice)
     (sent,) = SENT
     assert sent["text"] == words
     assert sent["other"] == [notice.text]
@@ -193,9 +193,9 @@ def test_what_jobs_say_is_no_template(words: str, field: str) -> None:
 
 
 def test_what_a_class_gets_by_itself() -> None:
-    """The operator's classes may look at the task, as Airflow's own do."""
+    """Permitted classes have access to the task, like Airflow's notifiers."""
     with set_current_context(context()):
-        send([section(TOLD)], Notice("retry", "n", "r"))
+        send([section(TEXTS)], Notice("retry", "n", "r"))
     assert SENT[0]["notice"]["name"] == "n"
 
 
@@ -203,7 +203,13 @@ NOT_ALLOWED = (
     *("os.system", "subprocess.Popen", "builtins.exec", "builtins.eval", "code.InteractiveConsole", "this.X"),
     *("airflow.providers.smtp.notifications.smtp.Other", "airflow.sdk.BaseNotifier", "venv.__main__.X"),
     *("airflow_megatron.notifications.json_lines", "airflow_megatron.notifications.json_lines.BaseNotifier"),
-    *("airflow.providers.standard.operators.bash.BashOperator", f"{TOLD}2", f"x.{TOLD}", TOLD.lower(), "a.b"),
+    *(
+        "airflow.providers.standard.operators.bash.BashOperator",
+        f"{TEXTS}2",
+        f"x.{TEXTS}",
+        TEXTS.lower(),
+        "a.b",
+    ),
     *(
         "pdb.Pdb",
         "webbrowser.open",
@@ -216,9 +222,7 @@ NOT_ALLOWED = (
 
 
 @pytest.mark.parametrize("path", NOT_ALLOWED)
-def test_classes_that_nobody_allows_are_not_even_imported(
-    path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_classes_that_are_not_allowed_are_not_imported(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = set(sys.modules)
     (problem,) = refusals(path, {})
     assert "is not allowed in specs on this Airflow" in problem
@@ -234,12 +238,12 @@ def test_without_a_setting_there_is_the_projects_own(setting: str, monkeypatch: 
     monkeypatch.setenv("AIRFLOW_MEGATRON_NOTIFIERS", setting)
     assert notifier_class(OWN) is JsonLinesNotifier
     with pytest.raises(NotifierError):
-        notifier_class(TOLD)
+        notifier_class(TEXTS)
 
 
 @pytest.mark.parametrize("name", ["our_chat", "other_chat", None])
 def test_connections_that_are_allowed(name: str | None) -> None:
-    assert refusals(TOLD, {"chat_conn_id": name}) == []
+    assert refusals(TEXTS, {"chat_conn_id": name}) == []
 
 
 @pytest.mark.parametrize(
@@ -247,9 +251,9 @@ def test_connections_that_are_allowed(name: str | None) -> None:
     ["slurm_local", "OUR_CHAT", "our_chat ", "our_chat,slurm_local", "", "{{ 'slurm' ~ '_local' }}", 3, True,
      ["our_chat"], {"a": 1}, "{{ notice.sweep }}", "our_chat\n", "our*", "."],
 )  # fmt: skip
-@pytest.mark.parametrize("path", [TOLD, SMTP])
+@pytest.mark.parametrize("path", [TEXTS, SMTP])
 def test_connections_that_are_not(value: Any, path: str) -> None:
-    argument = "chat_conn_id" if path == TOLD else "smtp_conn_id"
+    argument = "chat_conn_id" if path == TEXTS else "smtp_conn_id"
     found = refusals(path, {argument: value, **({"to": "a@b"} if path == SMTP else {})})
     assert any(
         "is not a connection that notifiers of specs may use on this Airflow" in problem for problem in found
@@ -367,7 +371,7 @@ def test_links_are_not_followed(place: str, target: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("what", ["pipe", "second name", "socket", "folder"])
-def test_what_is_no_file_of_its_own(what: str, tmp_path: Path) -> None:
+def test_anything_but_a_file_with_one_name_is_refused(what: str, tmp_path: Path) -> None:
     notices = tmp_path / "notices"
     notices.mkdir()
     (tmp_path / "other").write_text("before")

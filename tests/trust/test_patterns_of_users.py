@@ -1,4 +1,4 @@
-"""Patterns of users take linear time, mean what they mean in Python, or are refused with what to write instead."""
+"""Patterns of users take linear time and mean the same as in Python, or are refused with a hint."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, sho
 
 from airflow_megatron.slurm.states.observation import Observation
 from airflow_megatron.slurm.verdicts.signatures import read_signatures
-from airflow_megatron.spec.dialects.oellm.interpolation.resolvers import RESOLVERS
+from airflow_megatron.spec.foreign.interpolation.resolvers import RESOLVERS
 from airflow_megatron.spec.model.conditions import Condition, Event
-from airflow_megatron.spec.trust.patterns import line_pattern, nested_repetition
+from airflow_megatron.spec.trust.patterns import line_pattern, needs_line_end, nested_repetition
 from airflow_megatron.supervision.condition_watch import ConditionWatch
 from airflow_megatron.supervision.event_watch import EventWatch
 
@@ -159,8 +159,19 @@ def test_repeated_repetitions(pattern: str) -> None:
 @pytest.mark.parametrize(
     "pattern", ["(a+b)+", r"(?:\[\d+\])*x", "(a|b)*", "(ab)*", "a+", "(a+)?", "(a+){2}", "("]
 )
-def test_what_is_no_repeated_repetition(pattern: str) -> None:
+def test_patterns_without_nested_repetition(pattern: str) -> None:
     assert not nested_repetition(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "needed"),
+    [
+        *(("a\n", True), (r"a\nb", True), (r"(x\n|y\n)", True), (r"(?:a\n)+", True), ("(", False)),
+        *((r"a\n?", False), (r"[^\n]*", False), (r"a\s", False), (r"(a\n|b)", False), (r"(?:\n)*a", False)),
+    ],
+)
+def test_patterns_that_span_lines(pattern: str, needed: bool) -> None:
+    assert needs_line_end(pattern) is needed
 
 
 @pytest.mark.parametrize("pattern", [pattern for pattern in SLOW if "Z" not in pattern])

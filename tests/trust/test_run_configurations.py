@@ -1,4 +1,4 @@
-"""Whoever may trigger a run gets the jobs of a spec: none of their own, on no cluster of their own."""
+"""A user who may trigger a run gets only the jobs of the spec, on the clusters of the spec."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ NOT_CLUSTERS = (
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder of profiles, and beside it one that is none of them."""
+    """A folder of profiles, and a profile outside of it."""
     folder = tmp_path / "clusters"
     folder.mkdir()
     text = "ssh_conn_id: x\nrun_root: /x\npython: python\nmegatron_lm_dir: /x\n"

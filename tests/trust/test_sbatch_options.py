@@ -1,4 +1,4 @@
-"""Options of sbatch that would take a submission out of our hands are refused in every spelling, and no others."""
+"""Options of sbatch that would break the control of submissions are refused in every spelling, and no others."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_what_the_submission_owns_is_refused(place: str, tmp_path: Path) -> None
     own = PLACES[place][1]
     for option in ALWAYS + ([] if own else RENDERED):
         if place == "ae command" and option in ("--array", "--", "--clusters", "other.sh"):
-            continue  # takes the next word, the script
+            continue  # consumes the next argument, the script
         assert "which a job may not set" in errors_of(_written(tmp_path, place, option)), option
 
 
@@ -243,18 +243,20 @@ def test_other_options_are_taken(place: str, tmp_path: Path) -> None:
         ("--cpus-per-task=9", "cpus_per_task"),
         ("-c9", "cpus_per_task"),
         ("--gpus-per-node=8", "gpus_per_node"),
+        ("--partition=x", "partition"),
+        ("-p x", "partition"),
     ],
 )
 def test_what_a_field_gives_is_written_there(option: str, field: str, tmp_path: Path) -> None:
     """The cluster's limits, the number of processes and estimates are those of the fields."""
     path = tmp_path / "study.yaml"
     path.write_text(NATIVE + f"slurm: {{options: ['{option}']}}\n")
-    assert f"which slurm.{field} is for (write {field}: … in slurm:)" in shown(path)
+    assert f"which slurm.{field} sets (write {field}: … in slurm:)" in shown(path)
     assert errors_of(path) == ""
 
 
 @pytest.mark.parametrize("option", RENDERED)
-def test_own_scripts_give_way(option: str) -> None:
+def test_options_of_scripts_are_replaced(option: str) -> None:
     assert refused_options(read_options(split_directive(option)), own_script=True) == []
     kept = kept_directive(option)
     owned = {"job-name", "output", "error", "open-mode", "chdir", "comment", "parsable"}
@@ -292,7 +294,7 @@ def test_keys_of_oellm_files_are_refused_too(key: str, tmp_path: Path) -> None:
     if errors:
         assert "which a job may not set" in errors
         return
-    # what the package does itself is left out, and said
+    # options that the package sets itself are omitted with a warning
     sweep = load_sweep(path)
     plan = check_sweep(sweep)
     assert any(f"slurm.sbatch.{key}: " in str(warning) for warning in plan.warnings)
@@ -324,7 +326,7 @@ def test_a_value_apart_from_its_option_is_explained() -> None:
     assert (refused.text, refused.instead) == ("5", "write --nice=5")
 
 
-def test_a_comment_gives_way_and_is_named(tmp_path: Path) -> None:
+def test_a_comment_is_replaced_and_reported(tmp_path: Path) -> None:
     path = _written(tmp_path, "stage", "--comment=two words")
     assert errors_of(path) == ""
     assert "slurm.options hold --comment, which gives way" in shown(path)
@@ -338,7 +340,7 @@ COMMANDS = ["date", " date", ":", "\xa0", "\u2028", "\x1c", "\x85 # a", "\\", "{
 
 
 def _seen_by_sbatch(script: str, folder: Path) -> str:
-    """Return what sbatch understands of a script, by its own word; it finds no controller."""
+    """Return sbatch's interpretation of a script from its verbose output; it has no controller."""
     (folder / "slurm.conf").write_text(
         "ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=9\nSlurmctldTimeout=1\nMessageTimeout=1\n"
         "NodeName=localhost\nPartitionName=p Nodes=localhost\n"
@@ -352,9 +354,11 @@ def _seen_by_sbatch(script: str, folder: Path) -> str:
         assert sbatch.stderr is not None
         sbatch.stdin.write(script)
         sbatch.stdin.close()
-        said = "".join(itertools.takewhile(lambda line: "end of defined options" not in line, sbatch.stderr))
+        output = "".join(
+            itertools.takewhile(lambda line: "end of defined options" not in line, sbatch.stderr)
+        )
         sbatch.kill()
-    return said
+    return output
 
 
 @pytest.mark.parametrize("line", HEADS + COMMANDS, ids=repr)
@@ -373,7 +377,7 @@ def test_options_stand_where_sbatch_looks_for_them(line: str, tmp_path: Path) ->
 @pytest.mark.parametrize("line", ["#PBS -t 1-3", "#PBS -h", "#BSUB -J other", "#BSUB -H", "#PBS -N x"])
 @pytest.mark.parametrize("head", ["", "date\n"])
 def test_options_of_other_schedulers_are_not_read(head: str, line: str, tmp_path: Path) -> None:
-    """sbatch takes them too, and after its own: a job would lose its name."""
+    """sbatch also reads them, after its own options, so that a job would lose its name."""
     (tmp_path / "study.yaml").write_text(AUTOEXPERIMENT)
     (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n{head}{line}\necho {{steps}}\n")
     assert f"its script holds {line}: options of PBS and LSF are not read" in shown(tmp_path / "study.yaml")

@@ -1,4 +1,4 @@
-"""Secrets reach jobs from private files on the cluster, and stand in no spec, script, record or message."""
+"""Jobs get secrets from private files on the cluster; no spec, script, record or message contains them."""
 
 from __future__ import annotations
 
@@ -118,17 +118,17 @@ def test_names_of_secrets(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NO_SECRETS)
-def test_names_of_no_secrets(name: str) -> None:
+def test_names_that_are_not_secrets(name: str) -> None:
     assert not is_secret_name(name)
 
 
 @pytest.mark.parametrize("value", ["true", "0", "1", "no", "4096", "None", "off"])
-def test_switches_are_no_secrets(value: str) -> None:
+def test_switches_are_not_secrets(value: str) -> None:
     assert not holds_secret("USE_TOKEN", value)
 
 
 @pytest.mark.parametrize("name", ["GOOGLE_APPLICATION_CREDENTIALS", "SSH_PRIVATE_KEY", "TLS_KEY"])
-def test_paths_to_keys_are_no_secrets(name: str) -> None:
+def test_paths_to_keys_are_not_secrets(name: str) -> None:
     assert not holds_secret(name, "/home/me/.keys/site.json")
     assert holds_secret(name, "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 
@@ -161,7 +161,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("value", KNOWN)
-def test_secrets_of_known_forms_whatever_their_names(value: str, tmp_path: Path) -> None:
+def test_secrets_of_known_forms_under_any_name(value: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     assert holds_secret("SITE_VALUE", value)
     texts = [NATIVE + f"env: {{SITE_VALUE: {json.dumps(value)}}}\n"]
@@ -212,7 +212,7 @@ def test_plain_secrets_are_refused_and_not_repeated(place: str, tmp_path: Path) 
 def test_other_variables_are_taken(place: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     for name in NO_SECRETS:
-        path.write_text(PLACES[place].replace("NAME", name).replace("VALUE", "some_value"))
+        path.write_text(PLACES[place].replace("NAME", name).replace("VALUE", "/some/folder:/usr/bin"))
         assert errors_of(path) == "", name
 
 
@@ -264,7 +264,7 @@ def test_one_name_in_env_and_in_secrets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["1A", "A-B", "A B", "A=B", "", "A;rm", "$(x)"])
-def test_names_that_are_no_variables(name: str, tmp_path: Path) -> None:
+def test_names_that_are_not_variables(name: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(NATIVE + f"secrets: {{'{name}': {{file: /x}}}}\n")
     assert "study.yaml:" in errors_of(path)
@@ -303,7 +303,7 @@ def test_a_rendered_script_reads_the_secret(tmp_path: Path) -> None:
     script = render_job_script(job, profile, 1, templates_dir())
     out = tmp_path / "out"
     Path(job.stage_dir, "1").mkdir(parents=True)
-    Path(job.stage_dir, "1", "jobid").write_text("7\n")  # as whoever submits it does
+    Path(job.stage_dir, "1", "jobid").write_text("7\n")  # as the submitter does
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OUT": str(out), "SLURM_JOB_ID": "7"}
     done = subprocess.run(
         ["bash"], input=script, capture_output=True, text=True, env=environment, check=False
@@ -355,7 +355,7 @@ def test_only_a_private_file_is_read(mode: int | None, content: str, wrong: str,
     assert VALUE not in done.stderr
 
 
-def test_a_folder_and_a_foreign_file_are_no_secrets(tmp_path: Path) -> None:
+def test_a_folder_and_a_foreign_file_are_not_secrets(tmp_path: Path) -> None:
     for path in (str(tmp_path), "/dev/zero", "/nowhere"):
         text = f"{shell_file('job_secret')}\nam_secret A {path}"
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a spec's ``trackers:`` may do: name connections that the operator permits, and nothing that is an address."""
+"""``trackers:`` of a spec can only name connections that the operator permits, not addresses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET = "never-in-a-message"
 
 @pytest.fixture(autouse=True)
 def operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator who permits one connection of two."""
+    """A configuration that permits one of two connections."""
     monkeypatch.setenv("AIRFLOW_MEGATRON_TRACKER_CONNECTIONS", " our_mlflow ,")
     for name in ("OUR_MLFLOW", "SLURM_LOCAL"):
         text = json.dumps(
@@ -75,7 +75,7 @@ def test_other_connections_are_refused_with_file_and_line_and_never_looked_up(co
         {"tracker": "mlflow"},
     ],
 )
-def test_addresses_classes_and_texts_for_other_parts_are_no_values(section: dict[str, Any]) -> None:
+def test_addresses_classes_and_texts_for_other_parts_are_not_values(section: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"s\.yaml:3"):
         sweep(section)
 

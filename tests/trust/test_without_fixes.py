@@ -1,4 +1,4 @@
-"""The table of protections names what is written in the source, and tests that exist."""
+"""The table of protections refers to existing source code and tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Airflow database of the tests' own."""
+"""An Airflow database for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs have made of a sweep's results, and what a browser asks for, breaks no page of another sweep."""
+"""Results of jobs and requests of browsers cannot break the pages of other sweeps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
-from airflow.api_fastapi.app import create_auth_manager
-from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
+from page_users import token
 
 from airflow_megatron.ui.app import sweep_results_app
 from airflow_megatron.ui.live.answers import json_answer
@@ -47,8 +46,7 @@ def client(root: Path) -> TestClient:
     server = FastAPI()
     server.mount("/megatron", sweep_results_app(ResultFolders(root)))
     client = TestClient(server, raise_server_exceptions=False)
-    user = SimpleAuthManagerUser(username="ada", role="ADMIN")
-    client.headers["Authorization"] = f"Bearer {create_auth_manager().generate_jwt(user)}"
+    client.headers["Authorization"] = f"Bearer {token('ADMIN')}"
     return client
 
 
@@ -65,9 +63,7 @@ NAMES = (
 
 @pytest.mark.parametrize("key", ["point", "branch", "state", "validation_loss"])
 @pytest.mark.parametrize("value", NAMES, ids=lambda value: value[:24])
-def test_the_list_is_shown_whatever_one_sweep_holds(
-    client: TestClient, root: Path, key: str, value: str
-) -> None:
+def test_a_damaged_sweep_does_not_hide_the_list(client: TestClient, root: Path, key: str, value: str) -> None:
     add(root, "evil", json.dumps([{**GOOD[0], key: "@"}]).replace('"@"', value))
     for path in ("/megatron/", "/megatron/api/sweeps"):
         answer = client.get(path)
@@ -143,7 +139,7 @@ PLACES = (
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part[:30])
-def test_no_address_leads_elsewhere(client: TestClient, place: str, part: str) -> None:
+def test_no_address_leads_out_of_the_folders(client: TestClient, place: str, part: str) -> None:
     answer = client.get(place.replace("@", part))
     assert answer.status_code < 500
     assert "secret" not in answer.text.replace("secret.json", "")

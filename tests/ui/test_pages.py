@@ -7,14 +7,14 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
-from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from airflow.models import DagModel
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from page_users import deny, token
 
 from airflow_megatron.ui.app import sweep_results_app
 from airflow_megatron.ui.live.result_folders import ResultFolders
@@ -54,10 +54,6 @@ def client(results: Path) -> TestClient:
     return TestClient(server)
 
 
-def token(role: str | None) -> str:
-    return create_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role=role))
-
-
 @pytest.fixture
 def reader(client: TestClient) -> TestClient:
     client.headers["Authorization"] = f"Bearer {token('VIEWER')}"
@@ -79,6 +75,19 @@ def test_a_forged_token_is_refused(client: TestClient, path: str) -> None:
 @pytest.mark.parametrize("path", PATHS[1:])
 def test_a_user_without_rights_is_refused(client: TestClient, path: str) -> None:
     assert client.get(path, headers={"Authorization": f"Bearer {token(None)}"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "entity"),
+    [("demo", None), ("demo", DagAccessEntity.RUN), ("demo.point", DagAccessEntity.TASK_INSTANCE)],
+)
+def test_reports_need_the_permissions_of_the_live_page(
+    reader: TestClient, dag_id: str, entity: DagAccessEntity | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deny(monkeypatch, dag_id, entity)
+    for path in (*PATHS[1:], f"/megatron/sweeps/demo/runs/{RUN}/report"):
+        assert reader.get(path).status_code == 403, path
+    assert "demo" not in reader.get("/megatron/").text
 
 
 def test_a_user_without_rights_sees_no_sweep(client: TestClient) -> None:
@@ -105,9 +114,18 @@ def test_the_list_shows_sweeps_and_escapes_what_jobs_wrote(reader: TestClient) -
     assert "2.5000" in page
 
 
-def test_an_empty_list_says_what_to_do(reader: TestClient, results: Path) -> None:
+def test_an_empty_list_shows_what_to_do(reader: TestClient, results: Path) -> None:
     (results / "demo" / "report.html").unlink()
     assert "No sweep has a report yet" in reader.get("/megatron/").text
+
+
+@pytest.mark.parametrize(("role", "shown"), [(None, False), ("VIEWER", True), ("ADMIN", True)])
+def test_the_folder_is_shown_to_whoever_may_read_the_configuration(
+    client: TestClient, results: Path, role: str | None, shown: bool
+) -> None:
+    (results / "demo" / "report.html").unlink()
+    page = client.get("/megatron/", headers={"Authorization": f"Bearer {token(role)}"}).text
+    assert (str(results) in page) == shown
 
 
 def test_a_sweep_shows_its_report_without_giving_it_access_to_airflow(reader: TestClient) -> None:
@@ -132,11 +150,12 @@ def test_sweeps_that_do_not_exist(name: str, page: str, reader: TestClient) -> N
     assert reader.get(f"/megatron/sweeps/{name}{page}").status_code == 404
 
 
-def test_a_sweep_without_a_report_says_so(reader: TestClient) -> None:
+def test_a_sweep_without_a_report_shows_a_message(reader: TestClient) -> None:
     with create_session() as session:
         session.add(DagBundleModel(name="dags"))
         session.flush()
-        session.add(DagModel(dag_id="later", bundle_name="dags", is_paused=False))
+        tags = [DagTag(name=name, dag_id="later") for name in ("megatron", "sweep")]
+        session.add(DagModel(dag_id="later", bundle_name="dags", is_paused=False, tags=tags))
     page = reader.get("/megatron/sweeps/later")
     assert page.status_code == 200
     assert "no report yet" in page.text

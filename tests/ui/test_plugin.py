@@ -40,7 +40,7 @@ def test_the_link_leads_to_the_configured_address(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_the_file_registers_the_plugin_only_where_nothing_else_does(
+def test_the_file_registers_the_plugin_only_if_it_is_not_installed(
     installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Airflow shows a second plugin of the same name as an import error."""

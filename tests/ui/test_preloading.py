@@ -1,4 +1,4 @@
-"""What a component of Airflow's imports for the processes that it forks."""
+"""Imports of Airflow's components before they fork processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_megatron.ui import preloading, run_listener
 
 @pytest.fixture(autouse=True)
 def _no_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that is made calls none."""
+    """Disable listeners, so that a new job calls none."""
     monkeypatch.setattr("airflow.jobs.job.get_listener_manager", ListenerManager)
 
 
@@ -38,7 +38,7 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("", "LocalExecutor", ()),
     ],
 )
-def test_each_component_imports_for_its_forks(
+def test_each_component_preloads_modules_for_its_forks(
     component: str,
     executor: str,
     wanted: tuple[str, ...],
@@ -84,7 +84,7 @@ def test_the_component_is_known_by_its_command(
 
 
 def test_airflow_calls_the_listener_before_its_job_has_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scheduler's listener has to know it by other means."""
+    """The scheduler's listener must determine it in another way."""
     seen: list[str] = []
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/airflow", "scheduler"])
     monkeypatch.setattr(run_listener, "preload", seen.append)

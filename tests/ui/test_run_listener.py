@@ -1,4 +1,4 @@
-"""What Airflow's processes do to runs of a sweep, in a real database of Airflow's."""
+"""Effects of Airflow's processes on runs of a sweep, in a real Airflow database."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_sweeps_run_that_a_person_marks_failed_stops_its_points(
         (None, None, "success"),
     ],
 )
-def test_a_scheduler_that_looked_before_the_mark_does_not_undo_it(
+def test_a_concurrent_scheduler_does_not_undo_the_mark(
     wait: str | None, report: str | None, state: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = {"wait": wait, "report": report}
@@ -135,6 +135,38 @@ def test_the_note_names_what_has_changed(tmp_path: Path, monkeypatch: pytest.Mon
     assert changes_note("chain.point", "never planned", {}) == ""
 
 
+@pytest.mark.parametrize("old", ["", "mine", "m" * 1000, "mine\n\n" + "m" * 990])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ", ".join(f"/specs/{'x' * 200}{number}.yaml" for number in range(64)),
+        "x" * 1001,
+        "é" * 5000,
+        "/specs/![](/auth/logout).yaml",
+        "/specs/\x1b[2J\x00.yaml",
+        "/specs/\ud800.yaml",
+    ],
+    ids=["many files", "a long name", "letters", "an image", "escapes", "half a letter"],
+)
+def test_notes_fit_into_the_database(
+    changed: str, old: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scheduler writes it: PostgreSQL's error would end the scheduler, and each that is started after it."""
+    run = run_of(session, "chain", f"manual__{len(old)}")
+    run.clear_number = 1
+    run.note = old
+    monkeypatch.setattr(run_listener, "changes_note", lambda *_: f"{CHANGED}: {changed}")
+    monkeypatch.setattr(
+        DagRun, "get_task_instance", lambda self, task_id, session: SimpleNamespace(state="success")
+    )
+    on_dag_run_running(dag_run=run, msg="")
+    assert run.note is not None
+    assert len(run.note) <= 1000
+    assert run.note[:999] == f"{old}\n\n{CHANGED}"[:999] if len(old) > 980 else run.note.startswith(old)
+    assert "![" not in run.note
+    assert run.note.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize(
     ("before", "changed", "planned", "after"),
     [
@@ -154,7 +186,7 @@ def test_the_note_of_a_cleared_run(
     session: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where `plan` was cleared too it has no state yet, and takes the change: nothing is to be said."""
+    """If `plan` was cleared, too, it has no state yet and will read the change, so there is no note."""
     monkeypatch.setattr(run_listener, "changes_note", lambda *_: changed)
     monkeypatch.setattr(DagRun, "get_task_instance", lambda *_, **__: SimpleNamespace(state=planned))
     run = run_of(session, "chain", "manual__3")
@@ -186,14 +218,14 @@ def test_dags_follow_the_spec_again_when_all_points_have_ended(
     store.set_newest("chain", "deleted", "1" * 64)
     store.set_newest("chain.point", "alone", "2" * 64)
     on_dag_run_success(dag_run=run_of(session, "other", "manual__9"), msg="")
-    assert len(under_way("chain")) == 2  # a run of another DAG says nothing
-    sweep.state = DagRunState.FAILED  # by itself: its points go on
+    assert len(under_way("chain")) == 2  # a run of another DAG gets no note
+    sweep.state = DagRunState.FAILED  # failed by itself: its points continue
     on_dag_run_failed(dag_run=sweep, msg="task_failure")
     assert set(under_way("chain")) == {"manual__1", "deleted"}
     point.state = alone.state = DagRunState.SUCCESS
     on_dag_run_success(dag_run=point, msg="")
     assert (under_way("chain"), under_way("chain.point")) == ([], [])
-    # a person clears a task of the point
+    # a user clears a task of the point
     point.state, point.clear_number = DagRunState.RUNNING, 1
     on_dag_run_running(dag_run=point, msg="")
     assert under_way("chain") == ["manual__1"]
@@ -201,7 +233,7 @@ def test_dags_follow_the_spec_again_when_all_points_have_ended(
     assert under_way("chain") == ["manual__1"]
 
 
-def test_the_end_of_a_run_reads_the_notes_of_runs_under_way_alone(
+def test_the_end_of_a_run_reads_only_runs_in_progress(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
@@ -245,9 +277,7 @@ def test_runs_that_an_older_version_has_noted_are_found(
     assert {run.run_id for run in store.under_way("chain")} == {"manual__1", "manual__2"}
 
 
-def test_a_scheduler_that_starts_looks_for_runs_that_have_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_starting_scheduler_finds_deleted_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
     PinStore().set_newest("chain", "deleted with its DAG", "0" * 64)
     on_starting(SimpleNamespace(job_type="SchedulerJob"))

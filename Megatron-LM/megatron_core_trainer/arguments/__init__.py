@@ -1,9 +1,9 @@
-"""The trainer's command line: upstream Megatron-LM's flags, as far as this trainer honours them.
+"""The trainer's command line: the flags of upstream Megatron-LM that this trainer supports.
 
-Names, types and defaults are those of core_v0.16.1 (``megatron/training/arguments.py``); the differences are that
-``--exit-duration-in-mins`` takes fractions, ``--data-cache-path`` defaults to memory, ``--rope-scaling-factor`` has an
-effect, and there are more optimizers, schedules and flags (:data:`EXTENSIONS`). A flag that upstream knows and this
-trainer does not is an error, never silently ignored. The namespace is saved in every checkpoint.
+Names, types and defaults are those of core_v0.16.1 (``megatron/training/arguments.py``), with these differences:
+``--exit-duration-in-mins`` accepts fractions, ``--data-cache-path`` defaults to memory, ``--rope-scaling-factor`` has
+an effect, and there are more optimizers, schedules and flags (:data:`EXTENSIONS`). A flag of upstream that this trainer
+does not support is an error. The namespace is saved in every checkpoint.
 """
 
 from __future__ import annotations

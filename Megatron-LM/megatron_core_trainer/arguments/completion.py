@@ -1,4 +1,4 @@
-"""Fill in derived arguments, and refuse what cannot work."""
+"""Fill in derived arguments and refuse invalid ones."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def complete_args(args: argparse.Namespace) -> None:
-    """Fill in derived values and refuse what cannot work, before anything expensive starts.
+    """Fill in derived values and refuse invalid arguments, before anything expensive starts.
 
     The rules are those of upstream's ``validate_args``, ``TransformerConfig`` and ``OptimizerParamScheduler``.
 
     :param args: parsed arguments.
-    :raises ArgumentError: naming the flags that do not fit.
+    :raises ArgumentError: with the names of the conflicting flags.
     """
     _complete_model(args)
     _complete_parallelism(args)
@@ -45,10 +45,10 @@ def complete_args(args: argparse.Namespace) -> None:
 
 
 def check_machine(args: argparse.Namespace) -> None:
-    """Refuse what this machine lacks: data files, a package.
+    """Refuse arguments that need data files or packages that this machine does not have.
 
     :param args: complete arguments.
-    :raises ArgumentError: naming what is missing.
+    :raises ArgumentError: with the name of the missing file or package.
     """
     if args.data_args_path is not None:
         if not Path(args.data_args_path).is_file():

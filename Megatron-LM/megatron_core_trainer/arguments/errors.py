@@ -1,7 +1,7 @@
-"""Error of a command line that cannot work."""
+"""Error of an invalid command line."""
 
 from __future__ import annotations
 
 
 class ArgumentError(Exception):
-    """A command line that cannot work; the text names the flag and the hint."""
+    """An invalid command line; the message has the flag and a hint."""

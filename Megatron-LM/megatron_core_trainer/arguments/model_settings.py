@@ -1,4 +1,4 @@
-"""Settings of the model in the command line: taken from a checkpoint, and the padded vocabulary."""
+"""Model settings of the command line: those copied from a checkpoint, and the padded vocabulary size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-# Settings that belong to the model rather than to a run: --use-checkpoint-args takes them from the checkpoint.
+# Settings of the model, not of a run: --use-checkpoint-args copies them from the checkpoint.
 MODEL_SETTINGS = (
     "num_layers",
     "hidden_size",
@@ -48,10 +48,10 @@ _OVERRIDABLE = ("seq_length", "max_position_embeddings")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """What training needs to know of a tokenizer.
+    """Properties of a tokenizer that training needs.
 
     :param kind: ``NullTokenizer`` or ``HuggingFaceTokenizer``.
-    :param vocab_size: number of tokens, the special ones included.
+    :param vocab_size: number of tokens, including special tokens.
     :param eod: id of the end-of-document token.
     """
 
@@ -61,14 +61,14 @@ class Tokenizer:
 
     @property
     def unique_identifiers(self) -> dict[str, str]:
-        """Identify the tokenizer in a data set's description."""
+        """Return what identifies the tokenizer in the description of a data set."""
         return {"class": self.kind, "vocab_size": str(self.vocab_size), "eod": str(self.eod)}
 
 
 def take_model_settings(args: argparse.Namespace, saved: Mapping[str, Any]) -> None:
     """Set the model's shape from a checkpoint (``--use-checkpoint-args``).
 
-    :param args: the run's arguments; a sequence length given there stays.
+    :param args: the run's arguments; a sequence length given there is kept.
     :param saved: the arguments saved in the checkpoint.
     """
     for name in MODEL_SETTINGS:
@@ -77,9 +77,9 @@ def take_model_settings(args: argparse.Namespace, saved: Mapping[str, Any]) -> N
 
 
 def pad_vocab(args: argparse.Namespace, tokenizer: Tokenizer) -> None:
-    """Set ``padded_vocab_size``: up to a multiple of ``--make-vocab-size-divisible-by`` x tensor-parallel size.
+    """Set ``padded_vocab_size``: rounded up to a multiple of ``--make-vocab-size-divisible-by`` x tensor-parallel size.
 
-    :param args: the run's arguments; a size taken from a checkpoint stays.
+    :param args: the run's arguments; a size copied from a checkpoint is kept.
     :param tokenizer: the tokenizer.
     """
     args.tokens_in_vocabulary = tokenizer.vocab_size

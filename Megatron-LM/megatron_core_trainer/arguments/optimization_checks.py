@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def length_unit(args: argparse.Namespace) -> str:
-    """Return the unit of the training's length, ``iters`` or ``samples``: the end of its arguments' names."""
+    """Return the unit of the training's length, ``iters`` or ``samples``: the last part of its arguments' names."""
     return "iters" if args.train_samples is None else "samples"
 
 
@@ -95,7 +95,7 @@ def check_optimizer(args: argparse.Namespace) -> None:
 
 
 def complete_lr_finder(args: argparse.Namespace) -> None:
-    """Replace the schedule by that of a learning-rate search, if one is requested.
+    """Replace the schedule with that of a learning-rate search, if one is requested.
 
     :raises ArgumentError: naming the flags that do not fit.
     """
@@ -107,7 +107,7 @@ def complete_lr_finder(args: argparse.Namespace) -> None:
         raise ArgumentError("--lr-finder starts its own schedule: give --finetune with --load, or no --load")
     if (problem := lr_finder_options.problem(args)) is not None:
         raise ArgumentError(problem)
-    # The sweep is the schedule; what it ends in is a loss that is not finite, which is not an error here.
+    # The search is the schedule. It may end with a loss that is not finite; that is not an error here.
     args.lr, args.min_lr, args.lr_decay_style = args.lr_finder_end_lr, 0.0, "constant"
     args.lr_warmup_iters, args.lr_warmup_fraction, args.lr_warmup_init = 0, None, 0.0
     args.lr_constant_plus_cooldown = False
@@ -116,7 +116,7 @@ def complete_lr_finder(args: argparse.Namespace) -> None:
 
 
 def complete_learning_rate(args: argparse.Namespace) -> None:
-    """Fill in and check the schedules of learning rate and weight decay, as upstream's scheduler asserts them.
+    """Fill in and check the schedules of learning rate and weight decay by the assertions of upstream's scheduler.
 
     :raises ArgumentError: naming the flags that do not fit.
     """

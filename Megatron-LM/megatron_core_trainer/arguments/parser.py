@@ -17,8 +17,8 @@ from megatron_core_trainer.optimization.schedules import INFINITE_STYLES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Flags that upstream Megatron-LM core_v0.16.1 does not have: Megatron-DeepSpeed's, this trainer's own, and those of muP
-# that later releases have.
+# Flags that upstream Megatron-LM core_v0.16.1 does not have: flags of Megatron-DeepSpeed, of this trainer, and the muP
+# flags of later releases.
 EXTENSIONS = (
     "constant_lr",
     "lr_constant_fraction",
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 @functools.cache
 def build_parser() -> argparse.ArgumentParser:
-    """Make the parser of the trainer's command line."""
+    """Build the parser of the trainer's command line."""
     parser = _Parser(
         prog="pretrain_gpt.py",
         description="Train a GPT model with megatron-core; flags as in Megatron-LM core_v0.16.1.",
@@ -127,7 +127,7 @@ def _add_parametrization(parser: argparse.ArgumentParser) -> None:
         "parametrization (megatron_core_trainer/optimization/parametrization.py has the formulas)"
     )
     add = group.add_argument
-    # Upstream's, from core_v0.17.0 on.
+    # Upstream has these from core_v0.17.0 on.
     add("--use-mup", action="store_true", help="hyperparameters of the base width hold at other widths")
     add("--mup-base-hidden-size", type=int, help="default: the hidden size, which scales nothing")
     add("--mup-embedding-mult", type=float, default=MUP_DEFAULTS["mup_embedding_mult"])
@@ -141,7 +141,7 @@ def _add_parametrization(parser: argparse.ArgumentParser) -> None:
         "--mup-base-head-dim", type=float, help="attention scale sqrt(this) / head dimension^power; default 1"
     )
     add("--mup-attn-scale-power", type=float, default=MUP_DEFAULTS["mup_attn_scale_power"])
-    # Megatron-DeepSpeed's.
+    # Flags of Megatron-DeepSpeed.
     add(
         "--enable-depth-scale", action="store_true", help="CompleteP: ... and at other depths; with --use-mup"
     )
@@ -351,8 +351,8 @@ def parse_args(argv: Sequence[str], *, world_size: int, has_cuda: bool) -> argpa
 
     :param argv: the arguments, without the program's name.
     :param world_size: number of processes.
-    :param has_cuda: whether the model will run on GPUs; without one, what needs CUDA kernels is switched off.
-    :raises ArgumentError: for an unknown flag, or values that do not fit together.
+    :param has_cuda: whether the model will run on GPUs; if not, options that need CUDA kernels are switched off.
+    :raises ArgumentError: for an unknown flag, or for conflicting values.
     """
     parser = build_parser()
     args, unknown = parser.parse_known_args(list(argv))
@@ -369,7 +369,7 @@ def parse_args(argv: Sequence[str], *, world_size: int, has_cuda: bool) -> argpa
 
 
 def run_on_cpu(args: argparse.Namespace) -> None:
-    """Switch off what needs CUDA kernels.
+    """Switch off the options that need CUDA kernels.
 
     :param args: parsed arguments.
     """

@@ -1,4 +1,4 @@
-"""Checks of single values: given, above zero, a multiple of another."""
+"""Checks of single values: present, positive, a multiple of another value."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def require(args: argparse.Namespace, *names: str) -> None:
-    """Refuse arguments that were not given.
+    """Raise an error if arguments are missing.
 
-    :raises ArgumentError: naming them.
+    :raises ArgumentError: with their names.
     """
     missing = ["--" + name.replace("_", "-") for name in names if getattr(args, name) is None]
     if missing:
@@ -21,9 +21,9 @@ def require(args: argparse.Namespace, *names: str) -> None:
 
 
 def positive(args: argparse.Namespace, *names: str) -> None:
-    """Refuse given arguments that are not above zero.
+    """Raise an error if a given argument is not positive.
 
-    :raises ArgumentError: naming the first.
+    :raises ArgumentError: with the name of the first one.
     """
     for name in names:
         value = getattr(args, name)
@@ -32,11 +32,11 @@ def positive(args: argparse.Namespace, *names: str) -> None:
 
 
 def divides(what: str, value: int, by: str, divisor: int) -> None:
-    """Refuse a value that is not a multiple of another.
+    """Raise an error if a value is not a multiple of another.
 
     :param what: name of the value, for the error.
     :param by: name of the divisor.
-    :raises ArgumentError: with both.
+    :raises ArgumentError: with both values.
     """
     if value % divisor:
         raise ArgumentError(f"{what} ({value}) must be a multiple of {by} ({divisor})")

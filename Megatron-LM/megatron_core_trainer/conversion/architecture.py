@@ -1,24 +1,24 @@
-"""Architectures as data: which Megatron models a Hugging Face class can express, its configuration, its weights' names.
+"""Architectures: the Megatron models that a Hugging Face class can express, its configuration and names of weights.
 
-An architecture is a YAML file; ``architectures/`` holds those that come along. Its keys:
+An architecture is a YAML file; ``architectures/`` contains the shipped ones. Its keys:
 
 ``extends``
-    Another architecture (its name, or a file beside this one) that this one starts from; ``null`` drops an entry of it.
+    The architecture that this one is based on: a name, or a file in the same folder. ``null`` removes an entry of it.
 ``requires``
     Megatron setting → the value, or the list of values, that the class can express. A setting of
-    :data:`~megatron_core_trainer.conversion.model_settings.PLAIN` that is not named must have its plain value.
+    :data:`~megatron_core_trainer.conversion.model_settings.PLAIN` that is not listed must have its plain value.
 ``reasons``
-    Megatron setting → why no other value can be expressed, where that does not go without saying.
+    Megatron setting → why no other value can be expressed, if that is not obvious.
 ``config``
     The content of ``config.json``; an entry with the value ``null`` is left out.
 ``weights``
-    Name of a Hugging Face weight → ``OPERATION … NAME`` of the Megatron weight; the operation next to the name comes
-    first. ``{layer}`` and ``{expert}`` stand for each number, a ``*`` at the end for ``weight`` and ``bias``. Entries
-    whose Megatron weight the model does not have are skipped.
+    Name of a Hugging Face weight → ``OPERATION … NAME`` of the Megatron weight; the operation next to the name is
+    applied first. ``{layer}`` and ``{expert}`` stand for each number, a ``*`` at the end for ``weight`` and ``bias``.
+    Entries whose Megatron weight does not exist in the model are skipped.
 ``files``
     Files beside the YAML file that are copied to the model: modelling code that ``auto_map`` in ``config`` names.
 
-A value that is one ``{{ expression }}`` (Jinja2) may use every Megatron setting, those that
+A value that is one ``{{ expression }}`` (Jinja2) may use every Megatron setting, the settings that
 :func:`~megatron_core_trainer.conversion.model_settings.model_settings` adds, ``vocab_size``, ``eos`` and ``dtype``.
 """
 
@@ -55,7 +55,7 @@ _MOST_NAMES = 5
 
 @dataclass(frozen=True)
 class Architecture:
-    """A Hugging Face model class, and how a Megatron model becomes one.
+    """A Hugging Face model class and the rules that convert a Megatron model to it.
 
     :param path: the file that describes it.
     :param requires: Megatron setting → the values that it can express.
@@ -83,9 +83,9 @@ class Architecture:
         return str(self.config["architectures"][0])
 
     def obstacles(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        """Return every setting of a model that the class cannot express, with what it is; empty if it can.
+        """Return the settings of a model that the class cannot express, with a message for each.
 
-        :param settings: of the model, completed.
+        :param settings: completed settings of the model.
         """
         found = {}
         for name, values in {**PLAIN, **self.requires}.items():
@@ -111,10 +111,10 @@ class Architecture:
     def hugging_face_weights(
         self, weights: Mapping[str, torch.Tensor], settings: Mapping[str, Any]
     ) -> Weights:
-        """Rename and divide the weights of a whole (not tensor- or pipeline-parallel) local-spec GPT model.
+        """Rename and split the weights of a whole (not tensor- or pipeline-parallel) local-spec GPT model.
 
         :param weights: its state dict.
-        :param settings: of the model, completed, with ``vocab_size``.
+        :param settings: completed settings of the model, with ``vocab_size``.
         :raises ConversionError: if a weight would be lost.
         """
         shape = WeightShape(settings["num_query_groups"], settings["kv_channels"], settings["vocab_size"])
@@ -137,7 +137,7 @@ class Architecture:
         return result
 
     def _entries(self, settings: Mapping[str, Any]) -> Iterator[tuple[str, list[str], str]]:
-        """Yield Hugging Face name, operations and Megatron name of every possible weight."""
+        """Yield the Hugging Face name, operations and Megatron name of every possible weight."""
         for target, text in self.weights.items():
             *operations, source = text.split()
             for layer in range(settings["num_layers"]) if "{layer}" in source else (0,):
@@ -177,7 +177,7 @@ def _compiled(expression: str) -> TemplateExpression:
 
 
 def shipped_architectures() -> list[str]:
-    """Return the names of the architectures that come along, in the order in which they are tried."""
+    """Return the names of the shipped architectures, in the order in which they are tried."""
     order = [
         "llama",
         "qwen2",
@@ -196,8 +196,8 @@ def shipped_architectures() -> list[str]:
 def load_architecture(named: str) -> Architecture:
     """Load an architecture.
 
-    :param named: one of those that come along, or the path of a YAML file.
-    :raises ConversionError: if there is none of that name, or the file is wrong.
+    :param named: name of a shipped architecture, or the path of a YAML file.
+    :raises ConversionError: if the name is unknown, or the file is invalid.
     """
     content = _content(named, Path())
     path = content["path"]
@@ -213,7 +213,7 @@ def load_architecture(named: str) -> Architecture:
 
 
 def _content(named: str, beside: Path) -> dict[str, Any]:
-    """Read a file with what it extends; ``path`` is the file's own."""
+    """Read a file and the architecture that it extends; ``path`` is the path of the file."""
     path = beside / named
     if path.suffix not in (".yaml", ".yml"):
         path = _SHIPPED / f"{named}.yaml"
@@ -252,18 +252,18 @@ def _check_operations(path: Path, weights: Mapping[str, Any]) -> None:
 
 
 def choose_architecture(settings: Mapping[str, Any], named: str | None) -> Architecture:
-    """Return the architecture that a model is converted to: the one named, or the first that can express it.
+    """Return the architecture that a model is converted to: the requested one, or the first that can express it.
 
-    :param settings: of the model, completed.
+    :param settings: completed settings of the model.
     :param named: as for :func:`load_architecture`, or None.
-    :raises InexpressibleError: naming every setting in the way.
+    :raises InexpressibleError: with every setting that prevents the conversion.
     """
     candidates = [load_architecture(name) for name in ([named] if named else shipped_architectures())]
     obstacles = [(candidate, candidate.obstacles(settings)) for candidate in candidates]
     for candidate, found in obstacles:
         if not found:
             return candidate
-    # the last of equally near ones: those that are tried later are the more special
+    # among equally close ones take the last: the order is from general to special
     nearest, found = min(reversed(obstacles), key=lambda pair: len(pair[1]))
     problem = f"{nearest.model_class} cannot express this model: {'; '.join(found.values())}"
     if named:

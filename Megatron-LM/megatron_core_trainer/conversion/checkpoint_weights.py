@@ -1,9 +1,9 @@
-"""The weights and arguments of a checkpoint, in either of Megatron-LM's formats, named as in a local-spec GPT model.
+"""Read the weights and arguments of a checkpoint, in both of Megatron-LM's formats, named as in a local-spec GPT model.
 
-``torch_dist`` checkpoints (``--ckpt-format torch_dist``) hold whole tensors, those of all layers, and of all experts,
-stacked where they are alike. They are read with PyTorch alone, so that the release that wrote them does not matter:
-core_v0.19.0 keeps the arguments among the tensors, earlier ones in ``common.pt``. ``torch`` checkpoints ("legacy")
-hold a file for each model-parallel rank: :mod:`megatron_core_trainer.conversion.rank_files`.
+``torch_dist`` checkpoints (``--ckpt-format torch_dist``) contain whole tensors; equal tensors of all layers, and of all
+experts, are stacked. They are read with PyTorch alone, so that the release that wrote them does not matter:
+core_v0.19.0 stores the arguments among the tensors, earlier releases in ``common.pt``. ``torch`` checkpoints ("legacy")
+have a file for each model-parallel rank: :mod:`megatron_core_trainer.conversion.rank_files`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _EXPERTS = ".mlp.experts.experts."
 
 
 def is_sharded(checkpoint: Path) -> bool:
-    """Whether a checkpoint has the format ``torch_dist``.
+    """Return whether a checkpoint has the format ``torch_dist``.
 
     :param checkpoint: an ``iter_*`` directory.
-    :raises ConversionError: if it is missing, or its writing did not finish.
+    :raises ConversionError: if it is missing or incomplete.
     """
     if not checkpoint.is_dir():
         raise ConversionError(f"there is no checkpoint {checkpoint}")
@@ -55,7 +55,7 @@ def read_arguments(checkpoint: Path) -> dict[str, Any]:
     """Return the arguments of the training run that wrote a checkpoint.
 
     :param checkpoint: an ``iter_*`` directory.
-    :raises ConversionError: if it is incomplete, or holds none.
+    :raises ConversionError: if it is incomplete, or contains no arguments.
     """
     if not is_sharded(checkpoint):
         return rank_files.read_arguments(checkpoint)
@@ -87,7 +87,7 @@ def read_weights(checkpoint: Path, settings: Mapping[str, Any], shapes: Mapping[
 
 
 class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
-    """Reads what was not written as a tensor although this release may not know all of it."""
+    """Reads objects that are not tensors, even if this release does not know their classes."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False)
@@ -95,7 +95,7 @@ class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put an object into the state dict.
 
-        :param read_item: names it.
+        :param read_item: identifies the object.
         :param value: as it was written.
         """
         self.original_state_dict[read_item.dest_index.fqn] = load_saved(value)
@@ -110,7 +110,7 @@ def _read(checkpoint: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unstacked(stored: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each layer's and each expert's own weight."""
+    """Yield the separate weight of each layer and each expert."""
     for name, tensor in stored.items():
         for of_layer, part in _numbered(name, tensor, "decoder.layers."):
             for own, weight in _numbered(of_layer, part, _EXPERTS):

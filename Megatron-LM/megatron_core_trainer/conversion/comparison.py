@@ -1,4 +1,4 @@
-"""Compare a converted model with Megatron's: the tokens to compare on, and the difference of the logits."""
+"""Choose the tokens on which a converted model is compared with Megatron's."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ROWS, _LENGTH = 4, 512
 def comparison_tokens(
     data_path: str | None, settings: Mapping[str, Any], vocab_size: int
 ) -> tuple[torch.Tensor, str]:
-    """Return up to four sequences of real data, or of random tokens where the training data is out of reach.
+    """Return up to four sequences of real data, or of random tokens if the training data is not accessible.
 
     :param data_path: prefix of indexed data; None for the training run's.
     :param settings: of the model.
     :param vocab_size: tokens of the tokenizer.
-    :returns: tokens, shape [sequences, length], and where they come from.
-    :raises ConversionError: if ``data_path`` has too few tokens, or others than the tokenizer's.
+    :returns: tokens, shape [sequences, length], and a description of their source.
+    :raises ConversionError: if ``data_path`` has too few tokens, or tokens that the tokenizer does not have.
     """
     import torch
 

@@ -9,15 +9,15 @@ if TYPE_CHECKING:
 
 
 class ConversionError(Exception):
-    """The checkpoint cannot be converted as asked; the text says why and what to give instead."""
+    """The checkpoint cannot be converted as requested; the message has the reason and a hint."""
 
 
 class InexpressibleError(ConversionError):
     """No Hugging Face class can express the model.
 
-    :param problem: which class comes nearest, and what it cannot express.
-    :param settings: names of the settings in its way.
-    :param hint: what to give instead; empty where there is nothing to say.
+    :param problem: the closest class, and what it cannot express.
+    :param settings: names of the settings that prevent the conversion.
+    :param hint: what to give instead; may be empty.
     """
 
     def __init__(self, problem: str, settings: Sequence[str], hint: str = "") -> None:
@@ -27,4 +27,4 @@ class InexpressibleError(ConversionError):
 
 
 class MismatchError(Exception):
-    """The converted model does not compute what the original does."""
+    """The converted model computes different logits than the original."""

@@ -1,6 +1,6 @@
-"""Conversion by another program: a bridge library, or a script of one's own.
+"""Conversion by another program: a bridge library, or a user's script.
 
-The program finds ``config.json``, modelling code and tokenizer in the directory that it fills, and adds the weights.
+The output directory already contains ``config.json``, modelling code and tokenizer; the program adds the weights.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _LIBRARY_SCRIPT = Path(__file__).with_name("library_export.py")
 class ExternalConverter:
     """A program that converts.
 
-    :param words: its command; ``{load}``, ``{checkpoint}``, ``{iteration}``, ``{output}`` and ``{tokenizer}`` in them
-        are filled in.
+    :param words: its command; ``{load}``, ``{checkpoint}``, ``{iteration}``, ``{output}`` and ``{tokenizer}`` are
+        replaced.
     """
 
     words: tuple[str, ...]
 
     def run(self, places: Mapping[str, object], environment: Mapping[str, str]) -> None:
-        """Run it to its end.
+        """Run the program and wait for its end.
 
-        :param places: the values of the words' names.
+        :param places: the values of the placeholders.
         :param environment: its environment variables.
-        :raises ConversionError: if it fails, or leaves no weights.
+        :raises ConversionError: if it fails, or writes no weights.
         """
         words = list(self.words)
         for name, value in places.items():
@@ -61,9 +61,9 @@ class ExternalConverter:
 
 
 def needs_architecture(architecture: str | None, converter: str | None, hf_config: object) -> bool:
-    """Whether an architecture describes the result: where it is named, and where nothing else does.
+    """Return whether an architecture describes the result: if one is requested, or if nothing else describes it.
 
-    :param architecture: the one asked for.
+    :param architecture: the requested one.
     :param converter: name or script of another converter.
     :param hf_config: a directory with a ``config.json`` that the other converter starts from.
     """
@@ -71,11 +71,11 @@ def needs_architecture(architecture: str | None, converter: str | None, hf_confi
 
 
 def external_converter(named: str, arguments: Sequence[str]) -> ExternalConverter:
-    """Return the program that a converter's name means.
+    """Return the program of a converter.
 
     :param named: one of :data:`LIBRARIES`, or the path of a Python script.
-    :param arguments: the script's words; by default ``--load``, ``--iteration``, ``--output`` and ``--tokenizer``.
-    :raises ConversionError: if there is no such library or script here.
+    :param arguments: the script's arguments; by default ``--load``, ``--iteration``, ``--output`` and ``--tokenizer``.
+    :raises ConversionError: if this machine has no such library or script.
     """
     if named in LIBRARIES:
         module, distribution = LIBRARIES[named]
@@ -98,5 +98,5 @@ def external_converter(named: str, arguments: Sequence[str]) -> ExternalConverte
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent is not there
+    except ModuleNotFoundError:  # its parent package is not installed
         return False

@@ -1,4 +1,4 @@
-"""The files of a Hugging Face model, and what it computes."""
+"""Write the files of a Hugging Face model and compute its logits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SHARD_SIZE = "5GB"
 
 
 def write_description(directory: Path, architecture: Architecture, settings: Mapping[str, Any]) -> None:
-    """Write everything that is not a weight or the tokenizer: configurations and modelling code.
+    """Write the configurations and the modelling code.
 
-    :param directory: of the model.
-    :param architecture: what it becomes.
-    :param settings: of the model, completed, with ``vocab_size``, ``eos`` and ``dtype``.
+    :param directory: folder of the model.
+    :param architecture: its architecture.
+    :param settings: completed settings of the model, with ``vocab_size``, ``eos`` and ``dtype``.
     """
     config = architecture.hugging_face_config(settings)
     _write_json(directory / "config.json", config)
@@ -37,10 +37,10 @@ def write_description(directory: Path, architecture: Architecture, settings: Map
 
 
 def write_tokenizer(directory: Path, tokenizer: Path) -> None:
-    """Copy a tokenizer to a model that has none yet.
+    """Copy a tokenizer into the folder of a model that has none yet.
 
-    :param directory: of the model.
-    :param tokenizer: directory of the tokenizer.
+    :param directory: folder of the model.
+    :param tokenizer: folder of the tokenizer.
     """
     for name in _TOKENIZER_FILES:
         if not (directory / name).is_file():
@@ -50,9 +50,9 @@ def write_tokenizer(directory: Path, tokenizer: Path) -> None:
 def write_weights(directory: Path, weights: Mapping[str, torch.Tensor], dtype: str) -> None:
     """Write safetensors files, several with an index for a large model.
 
-    Biases that the class has and Megatron's model has not are zeros: that computes the same.
+    Biases of the class that Megatron's model does not have are written as zeros, which computes the same.
 
-    :param directory: of the model, with its ``config.json``.
+    :param directory: folder of the model, with its ``config.json``.
     :param weights: Hugging Face name → weight.
     :param dtype: name of the type to store, for example ``bfloat16``.
     """
@@ -66,18 +66,18 @@ def write_weights(directory: Path, weights: Mapping[str, torch.Tensor], dtype: s
     }
     typed = {name: weight.to(getattr(torch, dtype)) for name, weight in {**weights, **absent}.items()}
     save_torch_state_dict(typed, directory, max_shard_size=_SHARD_SIZE)
-    # safetensors makes its files private; the model shall be as readable as the files beside it.
+    # safetensors creates private files; make the weights as readable as the other files of the model.
     for path in directory.glob("*.safetensors"):
         path.chmod((directory / "config.json").stat().st_mode)
 
 
 def logits_difference(directory: Path, logits: torch.Tensor, tokens: torch.Tensor) -> float:
-    """Load what was written and return the largest difference of its logits from others.
+    """Load the written model and return the largest difference between its logits and the given ones.
 
-    :param directory: of the model.
+    :param directory: folder of the model.
     :param logits: shape [sequences, length, tokens of the vocabulary].
     :param tokens: shape [sequences, length].
-    :raises MismatchError: if weights are missing, left over or of another shape.
+    :raises MismatchError: if weights are missing, unused, or have another shape.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -98,9 +98,9 @@ def logits_difference(directory: Path, logits: torch.Tensor, tokens: torch.Tenso
 
 
 def has_own_code(directory: Path) -> bool:
-    """Whether a model contains its own modelling code, which Transformers runs only on request.
+    """Return whether a model contains modelling code, which Transformers runs only on request.
 
-    :param directory: of the model.
+    :param directory: folder of the model.
     :raises ConversionError: if it has no configuration.
     """
     try:
@@ -110,7 +110,7 @@ def has_own_code(directory: Path) -> bool:
 
 
 def _expected_shapes(directory: Path) -> dict[str, torch.Size]:
-    """Return the shapes that the model's class expects, without making its weights."""
+    """Return the shapes that the model's class expects, without allocating its weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Export a checkpoint's weights with a maintained bridge library, on a GPU.
+"""Export the weights of a checkpoint with a bridge library, on a GPU.
 
     library_export.py LIBRARY CHECKPOINT OUTPUT
 
-OUTPUT holds the ``config.json`` of the Hugging Face model, from which the library makes the Megatron model. Runs in one
-process; the checkpoint's parallel layout does not matter.
+OUTPUT contains the ``config.json`` of the Hugging Face model, from which the library builds the Megatron model. The
+program runs in one process, for any parallel layout of the checkpoint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The whole Megatron model of a checkpoint in one process and in float32, however it was trained."""
+"""Load the whole Megatron model of a checkpoint in one process, in float32, for any precision and parallel layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-# What megatron-core's own configuration calls as the command line does, and the model's experts depend on.
+# Settings of experts that have the same name in megatron-core's configuration and on the command line.
 _EXPERT_SETTINGS = (
     "moe_ffn_hidden_size",
     "moe_layer_freq",
@@ -31,25 +31,25 @@ _MOST_NAMES = 4
 
 
 def unknown_settings(settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of settings that change what a model computes and that none built here has.
+    """Return the settings that change what a model computes and that this module cannot build.
 
-    :param settings: of the model, completed.
+    :param settings: completed settings of the model.
     """
     known = (*arguments.MODEL_SETTINGS, *_EXPERT_SETTINGS)
     return [name for name, plain in PLAIN.items() if settings[name] != plain and name not in known]
 
 
 def load_whole_model(settings: Mapping[str, Any], checkpoint: Path) -> Any:
-    """Build the model and load its weights; the process is alone in its process groups from then on.
+    """Build the model and load its weights; this creates process groups with this process as the only member.
 
-    :param settings: of the model, completed.
+    :param settings: completed settings of the model.
     :param checkpoint: an ``iter_*`` directory.
-    :raises ConversionError: if the checkpoint is incomplete, or does not have the model's weights.
+    :raises ConversionError: if the checkpoint is incomplete, or lacks weights of the model.
     """
     built = _build(settings)
     expected = {name: value for name, value in built.state_dict().items() if value is not None}
     found = read_weights(checkpoint, settings, {name: value.shape for name, value in expected.items()})
-    # Tied embeddings are there twice where a pipeline has several stages.
+    # With several pipeline stages the checkpoint contains tied embeddings twice.
     given = {
         name: value for name, value in found.items() if name in expected or name != "output_layer.weight"
     }
@@ -69,7 +69,7 @@ def _build(settings: Mapping[str, Any]) -> Any:
     for name in (*arguments.MODEL_SETTINGS, *_EXPERT_SETTINGS):
         if name in settings:
             setattr(args, name, settings[name])
-    args.group_query_attention = True  # with as many groups as heads, where the model has none
+    args.group_query_attention = True  # without grouped queries there are as many groups as heads
     args.attention_dropout = args.hidden_dropout = 0.0
     args.attention_softmax_in_fp32 = True
     args.micro_batch_size = args.train_iters = 1
@@ -77,10 +77,10 @@ def _build(settings: Mapping[str, Any]) -> Any:
     args.tokenizer_type, args.vocab_size = "NullTokenizer", 1
     arguments.run_on_cpu(args)
     arguments.complete_args(args)
-    # The fused kernel is not the same function: it approximates GELU by tanh.
+    # The fused kernel computes another function: it approximates GELU by tanh.
     args.bias_gelu_fusion = bool(settings["bias_gelu_fusion"] and args.add_bias_linear and not args.swiglu)
     args.num_moe_experts = args.num_experts
-    # megatron-core 0.16.1 defines it only beside Transformer Engine, and asks whether it is None.
+    # megatron-core 0.16.1 defines it only with Transformer Engine, and tests whether it is None.
     moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
     cpu_device.install_rng_tracker()
     distributed.initialize_alone("gloo")
@@ -92,7 +92,7 @@ def megatron_logits(built: Any, tokens: torch.Tensor, vocab_size: int) -> torch.
 
     :param built: the model.
     :param tokens: shape [sequences, length].
-    :param vocab_size: logits of each token to return; the rest is padding.
+    :param vocab_size: number of logits to return for each token; the others are padding.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Model settings of a checkpoint, under the same names for every release of Megatron-LM that saved it."""
+"""Model settings of a checkpoint, with the same names for every release of Megatron-LM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Settings that change what a model computes, and the value of a GPT without them (Megatron-LM's arguments.py and
-# megatron-core's TransformerConfig, core_v0.12.0 to core_v0.19.0). An architecture that does not name one needs it so.
+# megatron-core's TransformerConfig, core_v0.12.0 to core_v0.19.0). An architecture requires it unless it names another.
 PLAIN: dict[str, Any] = {
     "activation_func_clamp_value": None,
     "apply_layernorm_1p": False,
@@ -51,13 +51,13 @@ PLAIN: dict[str, Any] = {
     "use_rope_scaling": False,
     "window_size": None,
 }
-# The same setting under the name of another release.
+# Names of the same setting in other releases.
 _OTHER_NAMES = {
     "layernorm_zero_centered_gamma": "apply_layernorm_1p",
     "norm_epsilon": "layernorm_epsilon",
     "num_moe_experts": "num_experts",
 }
-# This trainer always saves it, upstream never.
+# This trainer always saves it; upstream never does.
 _OWN_ARGUMENT = "small_init"
 _DEFAULTS: dict[str, Any] = {
     "add_qkv_bias": False,
@@ -72,17 +72,17 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def model_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a training run, completed.
+    """Return the completed arguments of a training run.
 
     ``num_query_groups`` is the number of key and value heads with and without grouped-query attention,
-    ``dense_layers`` has the numbers of the layers without experts, and ``of_this_trainer`` says who trained. What a
-    release does not know has its plain value.
+    ``dense_layers`` has the numbers of the layers without experts, and ``of_this_trainer`` is true for checkpoints of
+    this trainer. Settings that a release does not have get their plain value.
 
     :param saved: the arguments saved in the checkpoint, by this trainer or by upstream Megatron-LM.
     """
     renamed = {new: saved[old] for old, new in _OTHER_NAMES.items() if old in saved}
     settings = {**PLAIN, **_DEFAULTS, **renamed, **saved}
-    # In core_v0.16 and later both exist, and one of them may not have been given.
+    # core_v0.16 and later have both arguments, and one of them may be unset.
     settings |= {new: value for new, value in renamed.items() if settings[new] is None}
     if not settings.get("group_query_attention", True) or settings.get("num_query_groups") is None:
         settings["num_query_groups"] = settings["num_attention_heads"]
@@ -92,7 +92,7 @@ def model_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dense_layers(settings: Mapping[str, Any]) -> list[int]:
-    """Number the layers without experts; every n-th from the first on has them, or those that a list marks with 1."""
+    """Return the numbers of the layers without experts; ``moe_layer_freq`` is an interval or a list of 0 and 1."""
     layers, pattern = range(settings["num_layers"]), settings["moe_layer_freq"]
     if not settings["num_experts"]:
         return list(layers)

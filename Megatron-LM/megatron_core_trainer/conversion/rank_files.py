@@ -1,7 +1,7 @@
-"""Checkpoints with a file for each model-parallel rank (``--ckpt-format torch``), put together.
+"""Merge checkpoints that have a file for each model-parallel rank (``--ckpt-format torch``).
 
-``iter_0000100/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt``: the pipeline rank stands in the name where there are several
-stages, the expert rank where experts are divided (Megatron-LM, ``get_checkpoint_name``). A file holds the arguments and
+``iter_0000100/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt``: the name has the pipeline rank if there are several stages,
+and the expert rank if experts are distributed (Megatron-LM, ``get_checkpoint_name``). A file contains the arguments and
 the rank's weights under ``model``, or ``model0``, ``model1`` … with interleaved stages; each numbers its layers from 0.
 """
 
@@ -30,7 +30,7 @@ _FILE = "model_optim_rng.pt"
 
 
 def rank_directories(checkpoint: Path) -> list[Path]:
-    """Return the ranks' directories, none for a checkpoint of another format.
+    """Return the directories of the ranks; empty for a checkpoint of another format.
 
     :param checkpoint: an ``iter_*`` directory.
     """
@@ -41,7 +41,7 @@ def read_arguments(checkpoint: Path) -> dict[str, Any]:
     """Return the arguments of the training run.
 
     :param checkpoint: an ``iter_*`` directory.
-    :raises ConversionError: if it is incomplete, or holds none.
+    :raises ConversionError: if it is incomplete, or contains no arguments.
     """
     return arguments_in(_load(rank_directories(checkpoint)[0]), checkpoint)
 
@@ -50,10 +50,10 @@ def read_weights(checkpoint: Path, settings: Mapping[str, Any], shapes: Mapping[
     """Return every weight of the model, whole.
 
     :param checkpoint: an ``iter_*`` directory.
-    :param settings: of the model, completed.
-    :param shapes: of the whole model's weights, by name: the dimension in which a rank's weight is smaller is the one
-        along which it was divided.
-    :raises ConversionError: if a rank's file is missing, or holds something else.
+    :param settings: completed settings of the model.
+    :param shapes: shapes of the whole model's weights, by name. A weight was split along the dimension in which the
+        rank's weight is smaller.
+    :raises ConversionError: if the file of a rank is missing or has unexpected content.
     """
     ranks = _ranks(checkpoint, settings)
     tensor_size, pipeline_size, expert_size = (max(rank[axis] for rank in ranks) + 1 for axis in range(3))
@@ -103,14 +103,14 @@ def _ranks(checkpoint: Path, settings: Mapping[str, Any]) -> dict[Rank, Path]:
 
 def _load(directory: Path) -> dict[str, Any]:
     try:
-        # Optimizer state is most of the file: only what is used is read.
+        # Most of the file is optimizer state, so read only what is used.
         return dict(load_saved(directory / _FILE, mmap=True))
     except (OSError, RuntimeError, EOFError) as error:
         raise ConversionError(f"{directory / _FILE} cannot be read: {error}") from error
 
 
 def _renumbered(weights: Mapping[str, Any], layers: int, expert_rank: int) -> Weights:
-    """Return a rank's weights with the numbers that layers and experts have in the whole model."""
+    """Return the weights of a rank with the layer and expert numbers of the whole model."""
     named = {
         local_name(name): tensor for name, tensor in weights.items() if not name.endswith("_extra_state")
     }
@@ -126,7 +126,7 @@ def _renumbered(weights: Mapping[str, Any], layers: int, expert_rank: int) -> We
 def _joined(
     name: str, ranks: Sequence[Weights], settings: Mapping[str, Any], shapes: Mapping[str, torch.Size]
 ) -> torch.Tensor:
-    """Put the tensor-parallel parts of a weight together."""
+    """Join the tensor-parallel parts of a weight."""
     import torch
 
     parts = [weights[name] for weights in ranks]
@@ -138,7 +138,7 @@ def _joined(
         sizes = ", ".join(str(tuple(part.shape)) for part in parts)
         raise ConversionError(f"the parts of {name} ({sizes}) do not make {tuple(shape)}")
     if settings["swiglu"] and ".linear_fc1." in name:
-        # Each rank has its part of the gate projection, then its part of the up projection.
+        # Each rank has its part of the gate projection, followed by its part of the up projection.
         gates, ups = zip(*(part.chunk(2) for part in parts), strict=True)
         parts = [*gates, *ups]
     return torch.cat(parts, dim=divided[0])

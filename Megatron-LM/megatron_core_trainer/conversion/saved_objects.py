@@ -1,6 +1,6 @@
-"""Pickled files of checkpoints, read although the release that wrote them is not the one that is installed.
+"""Read pickled files of checkpoints that another release of Megatron wrote.
 
-Megatron pickles its arguments, and these hold enumerations and its own classes, with other names in other releases.
+Megatron pickles its arguments. They contain enumerations and classes of Megatron, whose names differ between releases.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class UnknownObject:
-    """An object of a class of Megatron's that the installed release does not have.
+    """An object of a Megatron class that the installed release does not have.
 
-    :param values: what it was made from.
+    :param values: the arguments of its constructor.
     """
 
     def __init__(self, *values: object) -> None:
@@ -41,7 +41,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load_saved(source: Path | io.BytesIO, *, mmap: bool = False) -> Any:
-    """Load what ``torch.save`` has written. A checkpoint is as trusted as the code that wrote it.
+    """Load a file of ``torch.save``. Unpickling can run code, so checkpoints must be trusted like programs.
 
     :param source: a file, or its content.
     :param mmap: read tensors only when they are used.
@@ -53,11 +53,11 @@ def load_saved(source: Path | io.BytesIO, *, mmap: bool = False) -> Any:
 
 
 def arguments_in(content: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
-    """Return the arguments of the training run, from what a checkpoint keeps once for all.
+    """Return the arguments of the training run from the common part of a checkpoint.
 
-    :param content: as loaded.
-    :param checkpoint: where it comes from.
-    :raises ConversionError: if there are none.
+    :param content: the loaded common part.
+    :param checkpoint: the checkpoint, for error messages.
+    :raises ConversionError: if there are no arguments.
     """
     if "args" not in content:
         raise ConversionError(f"the checkpoint {checkpoint} does not hold the arguments of its training run")

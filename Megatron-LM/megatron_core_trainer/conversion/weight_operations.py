@@ -1,7 +1,7 @@
 """Operations that turn a Megatron weight into Hugging Face weights.
 
-Megatron keeps query, key and value of a query group together in one matrix, and gate and up projection of a gated
-feed-forward network in another; most Hugging Face models keep them apart.
+Megatron stores query, key and value of a query group in one matrix, and the gate and up projections of a gated
+feed-forward network in another one. Most Hugging Face models have separate matrices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WeightShape:
-    """The sizes that decide where a fused matrix is divided.
+    """Sizes that determine where a fused matrix is split.
 
     :param query_groups: key (and value) heads.
     :param head_width: rows of a head.
@@ -30,7 +30,7 @@ class WeightShape:
 
 
 def _heads(fused: torch.Tensor, shape: WeightShape) -> torch.Tensor:
-    # Rows: per query group its query heads, then one key head, then one value head.
+    # Rows of each query group: its query heads, one key head, one value head.
     return fused.reshape(shape.query_groups, -1, shape.head_width, *fused.shape[1:])
 
 

@@ -1,4 +1,4 @@
-"""Batches that grow with the samples seen, and the iterations that a number of samples makes with them."""
+"""Batch sizes that grow during a training, and the number of iterations for a number of samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def start(args: argparse.Namespace) -> None:
-    """Set megatron-core's calculator up, and ``train_iters`` where the length is given in samples.
+    """Initialize megatron-core's microbatch calculator, and set ``train_iters`` if the length is given in samples.
 
     :param args: complete arguments.
     """
@@ -28,13 +28,13 @@ def start(args: argparse.Namespace) -> None:
 
 
 def at(consumed: int) -> tuple[int, int]:
-    """Return samples and microbatches of the batch after so many samples."""
+    """Return the samples and microbatches of the batch that follows after a number of samples."""
     calculator.update_num_microbatches(consumed, consistency_check=False)
     return calculator.get_current_global_batch_size(), calculator.get_num_microbatches()
 
 
 def _iterations(args: argparse.Namespace) -> int:
-    """Count as upstream's ``update_train_iters`` does: what is left of the last batch is thrown away."""
+    """Count iterations as upstream's ``update_train_iters`` does: an incomplete last batch is dropped."""
     iterations = consumed = 0
     if args.rampup_batch_size is not None:
         while consumed <= args.rampup_batch_size[2] and consumed <= args.train_samples:

@@ -1,4 +1,4 @@
-"""Tokenizers that need no download: one token per byte, or byte pairs learned from the training split.
+"""Tokenizers that need no download: one token per byte, or byte-pair encoding trained on the training split.
 
 Both are written as ``tokenizer.json`` and ``tokenizer_config.json``, which transformers' ``AutoTokenizer`` loads.
 """
@@ -19,7 +19,7 @@ BYTE_VOCAB_SIZE = 257
 
 
 def byte_characters() -> list[str]:
-    """Return the printable character that stands for each byte in a byte-level vocabulary.
+    """Return the printable character for each byte in a byte-level vocabulary.
 
     Printable Latin-1 stands for itself, the other bytes for U+0100 onwards (Radford et al. 2019, GPT-2's
     ``bytes_to_unicode``).
@@ -30,9 +30,9 @@ def byte_characters() -> list[str]:
 
 
 def write_byte_tokenizer(directory: Path) -> None:
-    """Write the tokenizer whose token ids are the bytes of the UTF-8 text, and 256 the end of a document.
+    """Write the tokenizer whose token ids are the bytes of the UTF-8 text, with 256 for the end of a document.
 
-    :param directory: where to write; made if absent.
+    :param directory: output folder; created if it does not exist.
     """
     vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
     vocabulary[END_OF_TEXT] = 256
@@ -73,7 +73,7 @@ def write_byte_tokenizer(directory: Path) -> None:
 
 
 def encode_bytes(text: str) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    """Return the token ids of a text under the byte tokenizer, quickly.
+    """Return the token ids of a text for the byte tokenizer, without loading it.
 
     :param text: the text.
     """
@@ -81,11 +81,11 @@ def encode_bytes(text: str) -> np.ndarray[Any, np.dtype[np.uint16]]:
 
 
 def train_byte_pairs(texts: Iterable[str], vocab_size: int, directory: Path) -> None:
-    """Learn a byte-level BPE vocabulary and write it.
+    """Train a byte-level BPE vocabulary and write it.
 
     :param texts: texts of the training split.
-    :param vocab_size: number of tokens, the end-of-document token included.
-    :param directory: where to write; made if absent.
+    :param vocab_size: number of tokens, including the end-of-document token.
+    :param directory: output folder; created if it does not exist.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -105,8 +105,8 @@ def train_byte_pairs(texts: Iterable[str], vocab_size: int, directory: Path) -> 
 def write_tokenizer(directory: Path, tokenizer: str, end: str) -> None:
     """Write ``tokenizer.json`` and ``tokenizer_config.json``.
 
-    :param directory: where to write; made if absent.
-    :param tokenizer: content of the former.
+    :param directory: output folder; created if it does not exist.
+    :param tokenizer: content of ``tokenizer.json``.
     :param end: the token that ends a document.
     """
     directory.mkdir(parents=True, exist_ok=True)

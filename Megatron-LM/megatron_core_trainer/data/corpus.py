@@ -1,4 +1,4 @@
-"""Documents to train on: the Python standard library's sources, or a person's own files."""
+"""Documents to train on: the sources of Python's standard library, or the user's files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SPLITS = ("train", "valid", "test")
-# Directories that not every distribution of Python ships, other people's code, and tables of characters.
+# Directories that not every distribution of Python ships, third-party code, and character tables.
 _LEFT_OUT = {
     "__pycache__",
     "dist-packages",
@@ -28,15 +28,15 @@ _LEFT_OUT = {
 
 
 class CorpusError(Exception):
-    """Input that cannot be read as text; the message names the file and line."""
+    """Input that cannot be read as text; the message has the file and line."""
 
 
 @dataclass(frozen=True)
 class Source:
     """A file of documents.
 
-    :param path: where it lies.
-    :param name: name that does not depend on the machine; it decides the file's split.
+    :param path: path of the file.
+    :param name: name that does not depend on the machine; it determines the file's split.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class Source:
 
 
 def standard_library() -> list[Source]:
-    """List the standard library's Python files, in the order of their names."""
+    """Return the Python files of the standard library, sorted by name."""
     root = Path(sysconfig.get_paths()["stdlib"])
     found = (path for path in root.rglob("*.py") if not _LEFT_OUT & set(path.relative_to(root).parts))
     return sorted(
@@ -53,11 +53,11 @@ def standard_library() -> list[Source]:
 
 
 def own_files(paths: Iterable[str]) -> list[Source]:
-    """List a person's own files.
+    """Return the user's files.
 
-    :param paths: text, ``.jsonl`` or ``.parquet`` files, or directories: a data set as ``datasets.save_to_disk`` leaves
-        it, or one that holds such files (a data set's downloaded snapshot).
-    :raises CorpusError: if one does not exist or holds nothing to read.
+    :param paths: text, ``.jsonl`` or ``.parquet`` files, or directories: a data set that ``datasets.save_to_disk``
+        wrote, or a directory that contains such files (the downloaded snapshot of a data set).
+    :raises CorpusError: if one does not exist or contains no such files.
     """
     sources: list[Source] = []
     for text in paths:
@@ -91,7 +91,7 @@ class Piece:
 
     :param source: their file or saved data set.
     :param start: first byte of ``.jsonl``, row group of ``.parquet``, or row of a saved data set.
-    :param stop: the one after the last; None: to the end.
+    :param stop: the end, exclusive, in the same unit; None: to the end of the source.
     :param first: number of the first line or row, for the documents' names.
     """
 
@@ -102,10 +102,10 @@ class Piece:
 
 
 def pieces(source: Source, size: int) -> Iterator[Piece]:
-    """Divide a source into pieces of about the same amount of text.
+    """Divide a source into pieces with about the same amount of text.
 
     :param source: the file or saved data set.
-    :param size: bytes of a piece of ``.jsonl``; rows of other formats are a thousandth of it.
+    :param size: bytes of a piece of ``.jsonl``; for other formats the number of rows is ``size`` / 1000.
     """
     rows = max(1, size // 1000)
     if source.path.is_dir():
@@ -138,13 +138,14 @@ def _line_pieces(source: Source, size: int) -> Iterator[Piece]:
 
 
 def read_documents(piece: Piece, key: str) -> Iterator[tuple[str, str]]:
-    """Read the documents of a piece as pairs of name and text; an empty one is left out.
+    """Read the documents of a piece as pairs of name and text; skip empty ones.
 
-    A text file is one document, named as the file; the other formats hold one a line or row, numbered from 1.
+    A text file is one document with the file's name. In the other formats each line or row is a document, numbered
+    from 1.
 
     :param piece: the piece.
     :param key: key of the text in a line of ``.jsonl``, or its column.
-    :raises CorpusError: if the file is not what its name says, or a document has no such text.
+    :raises CorpusError: if the file does not have the format of its suffix, or a document has no such text.
     """
     source = piece.source
     if source.path.is_dir() or source.path.suffix == ".parquet":
@@ -226,7 +227,7 @@ def _saved_dataset(source: Source) -> Any:
 
 
 def split_of(name: str, valid_percent: int, test_percent: int) -> str:
-    """Return the split of a document, from its name alone.
+    """Return the split of a document, which depends only on its name.
 
     :param name: the document's name.
     :param valid_percent: share of the validation split.
@@ -239,7 +240,7 @@ def split_of(name: str, valid_percent: int, test_percent: int) -> str:
 
 
 def order_key(name: str, seed: int) -> bytes:
-    """Return what documents are sorted by: no run of related files, and the same order on every machine.
+    """Return the sort key of a document: it separates related files and is the same on every machine.
 
     :param name: the document's name.
     :param seed: another seed gives another order.
@@ -248,7 +249,7 @@ def order_key(name: str, seed: int) -> bytes:
 
 
 def fingerprint(sources: Iterable[Source], arguments: dict[str, object]) -> str:
-    """Identify what would be prepared, from arguments and the inputs' names and sizes.
+    """Return an identifier of the prepared data, computed from the arguments and the names and sizes of the inputs.
 
     :param sources: input files.
     :param arguments: everything that influences the output.

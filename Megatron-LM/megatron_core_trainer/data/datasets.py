@@ -1,4 +1,4 @@
-"""Training, validation and test data: megatron-core's indexed GPT data sets, read in a resumable order."""
+"""Training, validation and test data: megatron-core's indexed GPT data sets, in a resumable order."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class ConsecutiveSampler:
-    """Sample numbers of every micro batch of one data-parallel rank, from the first sample not yet consumed.
+    """Yields the sample numbers of each micro batch of one data-parallel rank, from the first unconsumed sample.
 
-    The order is that of upstream's ``MegatronPretrainingSampler``: each micro batch of the whole group is a run of
-    consecutive samples, of which each rank takes its slice; an incomplete last one is dropped.
+    The order is that of upstream's ``MegatronPretrainingSampler``: each micro batch of the whole group is a range of
+    consecutive samples, of which each rank takes its slice; an incomplete last batch is dropped.
 
     :param total: samples in the data set.
-    :param consumed: samples that earlier iterations took.
+    :param consumed: samples that earlier iterations consumed.
     :param micro_batch_size: sequences per micro batch and rank.
     :param rank: data-parallel rank.
     :param size: data-parallel size.
@@ -54,7 +54,7 @@ class ConsecutiveSampler:
 class SplitData:
     """The three data sets and iterators over them.
 
-    :param args: complete arguments; ``consumed_train_samples`` and ``consumed_valid_samples`` say where to start.
+    :param args: complete arguments; ``consumed_train_samples`` and ``consumed_valid_samples`` are the start positions.
     :param tokenizer: the tokenizer.
     """
 
@@ -78,7 +78,7 @@ class SplitData:
         self.train_length, self.valid_length, self.test_length = lengths
 
     def train_batches(self) -> Iterator[Batch] | None:
-        """Return the training batches from the first one not yet consumed; None where another rank reads."""
+        """Return the training batches from the first unconsumed one; None if another rank reads them."""
         return self._batches(self._train, self._args.consumed_train_samples)
 
     def valid_batches(self) -> Iterator[Batch] | None:
@@ -107,7 +107,7 @@ class SplitData:
                 batch_sampler=sampler,
                 num_workers=args.num_workers,
                 pin_memory=args.distributed_backend == "nccl",
-                # Without a generator of its own a loader draws from the one that dropout uses, at every start anew.
+                # Without a generator of its own, each new loader would draw from the generator that dropout uses.
                 generator=torch.Generator().manual_seed(args.seed),
                 worker_init_fn=_IgnoreSignal(args.exit_signal) if args.exit_signal_handler else None,
             )
@@ -116,7 +116,7 @@ class SplitData:
 
 
 class _IgnoreSignal:
-    """Keep a data-loading process alive when the whole job gets the exit signal: the trainer still needs it."""
+    """Ignore the exit signal in a data-loading process: the trainer needs it until it has saved its state."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -126,7 +126,7 @@ class _IgnoreSignal:
 
 
 def eval_iterations(args: argparse.Namespace, valid_length: int) -> int:
-    """Return how many iterations one validation takes.
+    """Return the number of iterations of one validation.
 
     :param args: complete arguments.
     :param valid_length: samples in the validation set.
@@ -156,8 +156,8 @@ def _dataset_config(args: argparse.Namespace, tokenizer: Tokenizer) -> GPTDatase
         split=("1,1,1" if args.mock_data else args.split) if blend_per_split is None else None,
         full_validation=args.full_validation,
         num_dataset_builder_threads=args.num_dataset_builder_threads,
-        # An empty path keeps the sample order in memory: jobs that share data cannot read each other's half-written
-        # files, and no job writes beside the data.
+        # An empty path keeps the sample order in memory. Jobs that share data then cannot read incomplete index files
+        # of each other, and no job writes to the folder of the data.
         path_to_cache=args.data_cache_path or "",
         mmap_bin_files=args.mmap_bin_files,
         tokenizer=tokenizer,

@@ -1,17 +1,17 @@
-"""One index cache for several trainings: each index is built by one of them, and is either whole or absent.
+"""One index cache for several trainings: one training builds each index, and an index is either complete or absent.
 
-megatron-core takes an index file that exists for a whole one, and writes it in place. :func:`share` changes three
+megatron-core assumes that an existing index file is complete, but writes it in place. :func:`share` changes three
 things in this process:
 
-- An index file gets its name when it is complete. A builder that is killed leaves none of that name.
-- Rank 0 builds or loads an index under a lock of its own, so others wait for that index and then load it. The lock
-  saves time only; where there is none between nodes, or its owner has disappeared, an index is built twice, with the
-  same content.
-- The name of an index depends on the sizes of its data set too: data that was prepared anew has an index of its own.
+- An index file is renamed to its final name when it is complete. A builder that is killed leaves no file of that name.
+- Rank 0 builds or loads each index under a lock, so the other trainings wait for it and then load it. The lock only
+  saves time: if locks do not work between nodes, or the owner has disappeared, an index is built twice with the same
+  content.
+- The name of an index also depends on the sizes of its data set, so data that is prepared again gets a new index.
 
-The lock is ``flock(2)``: the kernel gives it back when its owner ends in any way. A file server may keep that of a node
-that crashed, so the owner touches the file every :data:`HEARTBEAT_S`, and nobody waits longer than :data:`EXPIRY_S`
-for one that does not. That is less than the ten minutes for which the other ranks wait for rank 0.
+The lock is ``flock(2)``: the kernel releases it when its owner ends in any way. A file server may keep the lock of a
+node that crashed. The owner therefore touches the file every :data:`HEARTBEAT_S`, and others wait at most
+:data:`EXPIRY_S` for an owner that does not. That is less than the ten minutes that the other ranks wait for rank 0.
 """
 
 from __future__ import annotations
@@ -62,13 +62,16 @@ def share(cache: str) -> None:
         try:
             kind = getattr(import_module(f"megatron.core.datasets.{module}"), name)
             setattr(kind, method, _one_at_a_time(getattr(kind, method), cache))
-        except (ImportError, AttributeError):  # of another release, whose files are whole all the same
+        except (
+            ImportError,
+            AttributeError,
+        ):  # a release without this method, whose files are complete anyway
             continue
 
 
 def _saving_whole(save: Callable[..., None], cache: Path) -> Callable[..., None]:
-    """Return ``numpy.save`` that gives files of the cache their names when they are complete."""
-    mode = 0o666 & ~umask()  # asked once: data sets are built in threads
+    """Return a ``numpy.save`` that renames files of the cache to their final name when they are complete."""
+    mode = 0o666 & ~umask()  # read once, because data sets are built in threads
 
     @functools.wraps(save)
     def save_whole(file: Any, *words: Any, **settings: Any) -> None:
@@ -84,7 +87,7 @@ def _saving_whole(save: Callable[..., None], cache: Path) -> Callable[..., None]
 
 
 def _named_when_complete(path: Path, mode: int, write: Callable[[Any], None]) -> bool:
-    """Write a file unless it exists; return False if another builder took the unfinished one for a dead one's."""
+    """Write a file unless it exists; return False if another builder removed the temporary file as abandoned."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:
@@ -94,12 +97,12 @@ def _named_when_complete(path: Path, mode: int, write: Callable[[Any], None]) ->
             os.fchmod(stream.fileno(), mode)
             os.fsync(stream.fileno())
         try:
-            os.link(temporary, path)  # never in place of a file that others read
+            os.link(temporary, path)  # never overwrites a file that others read
         except FileExistsError:
             return True
         except FileNotFoundError:
             return False
-        except OSError:  # no hard links here
+        except OSError:  # the file system has no hard links
             temporary.replace(path)
         return True
     finally:
@@ -107,7 +110,7 @@ def _named_when_complete(path: Path, mode: int, write: Callable[[Any], None]) ->
 
 
 def _one_at_a_time(build: Callable[..., Any], cache: str) -> Callable[..., Any]:
-    """Return a builder's method that runs under the lock of its index."""
+    """Wrap a builder's method so that it runs under the lock of its index."""
 
     @functools.wraps(build)
     def built(dataset: Any, *words: Any, **settings: Any) -> Any:
@@ -128,7 +131,7 @@ def _builds() -> bool:
 
 
 def _name_by_data(dataset: Any) -> None:
-    """Add the sizes of the data to what names an index; copies on several nodes agree in them, not in their times."""
+    """Add the sizes of the data to the name of an index; their times would differ between copies on several nodes."""
     prefix = getattr(dataset, "dataset_path", None)
     if prefix is None:
         return
@@ -141,14 +144,14 @@ def _name_by_data(dataset: Any) -> None:
 
 @contextlib.contextmanager
 def _locked(cache: Path, index: str) -> Iterator[None]:
-    """Hold the lock of an index, where that is possible, for the length of the block."""
+    """Hold the lock of an index during the block, if the file system has locks."""
     cache.mkdir(parents=True, exist_ok=True)
     path = cache / f".{index}.lock"
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
     stop, heart = threading.Event(), None
     try:
         alone = _acquired(descriptor, path)
-        # a look at the whole folder shows a client of NFS what other nodes have made
+        # listing the folder makes an NFS client see the files that other nodes created
         unfinished = [file for file in cache.iterdir() if file.name.startswith(f".{index}-")]
         if alone:
             for file in unfinished:
@@ -166,7 +169,7 @@ def _locked(cache: Path, index: str) -> Iterator[None]:
 
 
 def _acquired(descriptor: int, path: Path) -> bool:
-    """Wait for a lock; return False where there are none, or if its owner has not been heard of for too long."""
+    """Wait for a lock; return False if the file system has no locks or the owner has stopped updating its file."""
     began, beat, since, told = time.monotonic(), -1, 0.0, False
     while True:
         try:

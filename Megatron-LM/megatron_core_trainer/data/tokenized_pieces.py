@@ -1,8 +1,8 @@
-"""Tokenize a corpus piece by piece, with several processes, so that an interrupted preparation can go on.
+"""Tokenize a corpus piece by piece, with several processes, so that an interrupted preparation can continue.
 
-A piece's result is three files in a work directory, the last of which, ``piece-N.json``, appears when the others are
-complete; a piece that has it is not done again. The order of the documents is decided when the pieces are put
-together, from their names alone: neither the number of processes nor an interruption changes a byte of the output.
+The result of a piece is three files in a work directory. The last one, ``piece-N.json``, is written when the others are
+complete; a piece that has it is not processed again. The order of the documents is determined when the pieces are
+joined, and depends only on their names. Neither the number of processes nor an interruption changes the output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """What every worker needs to know.
+    """Settings that every worker needs.
 
     :param work: the work directory.
     :param tokenizer: directory of the tokenizer's files, or None for bytes.
@@ -36,7 +36,7 @@ class Task:
     :param seed: seed of the documents' order.
     :param valid_percent: share of the validation split.
     :param test_percent: share of the test split.
-    :param lenient: whether a file that is not text is left out.
+    :param lenient: whether files that are not text are skipped.
     """
 
     work: Path
@@ -57,7 +57,7 @@ def divide(sources: Sequence[corpus.Source], size: int) -> list[list[Piece]]:
     """Divide sources into units of work; small files share one.
 
     :param sources: the input.
-    :param size: bytes of a unit, about.
+    :param size: approximate bytes of a unit.
     """
     units: list[list[Piece]] = []
     small: list[Piece] = []
@@ -76,12 +76,12 @@ def divide(sources: Sequence[corpus.Source], size: int) -> list[list[Piece]]:
 
 
 def tokenize(task: Task, units: Sequence[Sequence[Piece]], workers: int) -> int:
-    """Tokenize the units that are not done yet; return how many were done before.
+    """Tokenize the units that are not done yet; return the number that was done before.
 
-    :param task: what to do.
+    :param task: the settings.
     :param units: the units of work.
     :param workers: number of processes; 1: this one.
-    :raises CorpusError: for input that cannot be used.
+    :raises CorpusError: for invalid input.
     """
     missing = [
         (task, number, unit)
@@ -92,7 +92,7 @@ def tokenize(task: Task, units: Sequence[Sequence[Piece]], workers: int) -> int:
         for job in missing:
             _tokenize_unit(job)
     else:
-        # Not forked: the parent may have threads of pyarrow's or the tokenizer's.
+        # Not forked: the parent may have threads of pyarrow or of the tokenizer.
         with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
             for _ in pool.map(_tokenize_unit, missing):
                 pass
@@ -109,7 +109,7 @@ def encoder(tokenizer: Path | None) -> Callable[[str], Any]:
     from tokenizers import Tokenizer
 
     loaded = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    loaded.encode_special_tokens = True  # text that looks like a special token is text
+    loaded.encode_special_tokens = True  # text that looks like a special token is ordinary text
     return lambda text: loaded.encode(text, add_special_tokens=False).ids
 
 
@@ -142,9 +142,9 @@ def _tokenize_unit(job: tuple[Task, int, Sequence[Piece]]) -> None:
 
 @dataclass(frozen=True)
 class Tokenized:
-    """The pieces of a corpus, all done.
+    """The tokenized pieces of a corpus.
 
-    :param task: what was done.
+    :param task: the settings.
     :param count: number of pieces.
     """
 
@@ -152,11 +152,11 @@ class Tokenized:
     count: int
 
     def write_split(self, split: str, prefix: Path, limit: int | None) -> dict[str, int]:
-        """Write a split as Megatron's indexed data, in the documents' order.
+        """Write a split as Megatron's indexed data, in the order of the documents.
 
         :param split: its name.
         :param prefix: path of the two files, without their extension.
-        :param limit: tokens at most; the last document is cut.
+        :param limit: maximum number of tokens; the last document is truncated.
         """
         import torch
         from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
@@ -186,9 +186,9 @@ class Tokenized:
         return {"documents": documents, "tokens": tokens}
 
     def test_documents(self, limit: int) -> list[tuple[str, str]]:
-        """Return the first documents of the test split, pairs of name and text, in the documents' order.
+        """Return the first documents of the test split as pairs of name and text, in the order of the documents.
 
-        :param limit: documents at most.
+        :param limit: maximum number of documents.
         """
         found: list[tuple[str, str, str]] = []
         for number in range(self.count):

@@ -1,6 +1,6 @@
-"""The tokenizer as training sees it: the number of tokens, and the one that ends a document.
+"""The properties of a tokenizer that training needs: the number of tokens and the end-of-document token.
 
-A Hugging Face tokenizer directory is read as files; importing the library would cost a training job two seconds.
+The files of a Hugging Face tokenizer are read directly, because importing the library takes two seconds.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load_tokenizer(args: argparse.Namespace) -> Tokenizer:
-    """Describe the tokenizer that the arguments name.
+    """Return the properties of the tokenizer in the arguments.
 
     :param args: the run's arguments.
-    :raises ArgumentError: if its files are missing or name no end-of-sequence token.
+    :raises ArgumentError: if its files are missing or have no end-of-sequence token.
     """
     if args.tokenizer_type == "NullTokenizer":
-        # Upstream's NullTokenizer adds an end-of-document token after the --vocab-size ordinary ones.
+        # Upstream's NullTokenizer adds an end-of-document token after the --vocab-size ordinary tokens.
         return Tokenizer("NullTokenizer", args.vocab_size + 1, args.vocab_size)
     return read_hugging_face_tokenizer(Path(args.tokenizer_model))
 
 
 def tokenizer_directory(named: Path) -> Path:
-    """Return the directory of a tokenizer: the one named, or where Hugging Face's cache has the Hub's of this name.
+    """Return the directory of a tokenizer: the given one, or the snapshot in Hugging Face's cache.
 
-    Nothing is downloaded: compute nodes often reach no network.
+    Nothing is downloaded: compute nodes often have no internet access.
 
     :param named: a directory, or a name such as ``EleutherAI/gpt-neox-20b``.
     :raises ArgumentError: if the cache does not have it.
@@ -53,10 +53,10 @@ def tokenizer_directory(named: Path) -> Path:
 
 
 def read_hugging_face_tokenizer(directory: Path) -> Tokenizer:
-    """Describe the tokenizer in ``tokenizer.json`` and ``tokenizer_config.json``.
+    """Return the properties of the tokenizer in ``tokenizer.json`` and ``tokenizer_config.json``.
 
-    :param directory: where the two files lie.
-    :raises ArgumentError: if they are missing or name no end-of-sequence token.
+    :param directory: folder of the two files.
+    :raises ArgumentError: if they are missing or have no end-of-sequence token.
     """
     tokenizer = _read_json(directory / "tokenizer.json")
     config = _read_json(directory / "tokenizer_config.json")

@@ -1,6 +1,6 @@
-"""Turn any tokenizer that is at hand into ``tokenizer.json`` and ``tokenizer_config.json``, without a download.
+"""Convert local tokenizer files to ``tokenizer.json`` and ``tokenizer_config.json``, without a download.
 
-Training data, training and the converted model then all use the same two files.
+The data preparation, the training and the converted model all use these two files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# Names of GPT-2's files: as downloaded with transformers, and as Megatron-LM's documentation names them.
+# Names of GPT-2's files: those that transformers downloads, and those in Megatron-LM's documentation.
 _GPT2_FILES = (
     ("vocab.json", "merges.txt"),
     ("gpt2-vocab.json", "gpt2-merges.txt"),
@@ -23,12 +23,12 @@ _GPT2_FILES = (
 
 
 def import_tokenizer(source: Path, directory: Path) -> None:
-    """Write the tokenizer found at a path.
+    """Convert the tokenizer at a path.
 
     :param source: a directory with ``tokenizer.json`` and ``tokenizer_config.json`` (Hugging Face), a directory with
         GPT-2's ``vocab.json`` and ``merges.txt``, or a SentencePiece ``.model`` file.
-    :param directory: where to write; made if absent.
-    :raises CorpusError: if there is none of them, or it cannot be used.
+    :param directory: output folder; created if it does not exist.
+    :raises CorpusError: if the path has none of these, or the files are invalid.
     """
     if source.is_file() and source.suffix == ".model":
         _from_sentencepiece(source, directory)
@@ -49,19 +49,19 @@ def import_tokenizer(source: Path, directory: Path) -> None:
 
 
 def check_sentencepiece(model: Path, directory: Path, texts: Iterable[str]) -> None:
-    """Refuse an imported SentencePiece tokenizer that does not encode as the original does.
+    """Refuse a converted SentencePiece tokenizer that encodes texts differently from the original.
 
     :param model: the ``.model`` file.
-    :param directory: where it was imported to.
-    :param texts: texts to compare on.
-    :raises CorpusError: naming the first difference.
+    :param directory: folder of the converted tokenizer.
+    :param texts: texts to encode with both.
+    :raises CorpusError: with the first difference.
     """
     import sentencepiece
     from tokenizers import Tokenizer
 
     original = sentencepiece.SentencePieceProcessor(model_file=str(model))
     imported = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    imported.encode_special_tokens = True  # text that looks like a control piece is text
+    imported.encode_special_tokens = True  # text that looks like a control piece is ordinary text
     for text in texts:
         wanted, found = original.encode(text), imported.encode(text, add_special_tokens=False).ids
         if wanted != found:
@@ -102,14 +102,14 @@ def _from_sentencepiece(model: Path, directory: Path) -> None:
 
 
 def _sentencepiece_tokenizer(proto: Any) -> Any:
-    """Build the model's equal: its pieces, its normalizer (character map, blanks) and its decoder."""
+    """Build an equivalent tokenizer: pieces, normalizer (character map, blanks) and decoder."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     spec, rules = proto.trainer_spec, proto.normalizer_spec
     unigram, bpe = 1, 2
     unknown, control, user_defined, unused = 2, 3, 4, 5
     if spec.model_type == unigram:
-        # Text never becomes a control, unknown or unused piece; a score below all others keeps the model from it.
+        # Text never becomes a control, unknown or unused piece, so these get a score below all others.
         pieces = [
             (piece.piece, -1e6 if piece.type in (control, unknown, unused) else piece.score)
             for piece in proto.pieces
@@ -153,7 +153,7 @@ def _sentencepiece_tokenizer(proto: Any) -> Any:
 
 
 def _merges(proto: Any, ids: dict[str, int]) -> list[tuple[str, str]]:
-    """List the merges of a BPE model, which names only their results, best first."""
+    """Return the merges of a BPE model, best first; the model stores only their results."""
     merges = []
     for number, piece in enumerate(proto.pieces):
         normal = 1

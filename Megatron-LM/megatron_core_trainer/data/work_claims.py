@@ -1,11 +1,12 @@
-"""Claims on pieces of work in a shared folder: one worker at a time, for as long as that worker lives.
+"""Claims on pieces of work in a shared folder: one worker at a time, while that worker is alive.
 
-A claim is a file ``<name>.claim.<n>`` with its owner in it, made by ``link``, which is atomic on NFS as well. The
-highest ``n`` counts. A claim is never taken away: who finds that the owner of ``n`` is gone makes ``n + 1``, and of
-several who find so one succeeds.
+A claim is a file ``<name>.claim.<n>`` that describes its owner. It is created by ``link``, which is also atomic on NFS.
+The claim with the highest ``n`` is valid. Claims of others are never deleted: a worker that finds the owner of ``n``
+dead creates ``n + 1``, and only one of several such workers succeeds.
 
-An owner is gone when, on its own machine and in its own pid namespace, no process has its pid and start time any more;
-seen from elsewhere, when it has not touched its claim for :data:`EXPIRY_S` (it does so every :data:`HEARTBEAT_S`).
+Workers on the same machine and in the same pid namespace consider an owner dead if no process has its pid and start
+time. Other workers consider it dead if it has not touched its claim for :data:`EXPIRY_S`; a living owner touches it
+every :data:`HEARTBEAT_S`.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ EXPIRY_S = 600.0
 
 @dataclass(frozen=True)
 class Owner:
-    """A process somewhere on the cluster.
+    """A process on a node of the cluster.
 
     :param host: for messages
-    :param machine: boot id and pid namespace: within one, a pid means one process
-    :param pid: in that namespace
+    :param machine: boot id and pid namespace; a pid is unique within these
+    :param pid: pid in that namespace
     :param started: its start time, in clock ticks since boot
-    :param job_id: of Slurm, empty outside of a job
+    :param job_id: Slurm's job id, empty outside of a job
     """
 
     host: str
@@ -47,7 +48,7 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> Owner:
-        """Return the one that asks."""
+        """Return the owner that stands for the current process."""
         pid = os.getpid()
         return cls(
             socket.gethostname(), _machine(), pid, _start_time(pid) or 0, os.environ.get("SLURM_JOB_ID", "")
@@ -60,10 +61,10 @@ class Owner:
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[Owner | None]:
-    """Claim a piece of work for the length of the block.
+    """Claim a piece of work during the block.
 
-    :param path: what the claim's name begins with, in a shared folder; the folder is made.
-    :returns: None when the work is this process's, else its living owner.
+    :param path: prefix of the claim's path, in a shared folder; the folder is created.
+    :returns: None if this process has the claim, otherwise the living owner.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     number, owner = _newest(path)
@@ -85,7 +86,7 @@ def claimed(path: Path) -> Iterator[Owner | None]:
 
 
 def _newest(path: Path) -> tuple[int, Owner | None]:
-    """Return the number of the newest claim, 0 without one, and its owner while that lives."""
+    """Return the number of the newest claim, 0 without one, and its owner if that is alive."""
     claims = _claims(path)
     if not claims:
         return 0, None
@@ -94,7 +95,7 @@ def _newest(path: Path) -> tuple[int, Owner | None]:
         owner = Owner(**json.loads(claim.read_text(encoding="utf-8")))
         lives = _lives(owner, claim)
     except FileNotFoundError:
-        return _newest(path)  # given back between the two looks
+        return _newest(path)  # released between the two checks
     return number, owner if lives else None
 
 
@@ -126,7 +127,7 @@ def _beat(claim: Path, stop: threading.Event) -> None:
 def _lives(owner: Owner, claim: Path) -> bool:
     if owner.machine == _machine():
         return _start_time(owner.pid) == owner.started
-    # the file server's clock against itself: those of two nodes may differ
+    # compare times of the file server only: the clocks of two nodes may differ
     with tempfile.NamedTemporaryFile(prefix=f".{claim.name}.", dir=claim.parent) as now:
         return Path(now.name).stat().st_mtime - claim.stat().st_mtime < EXPIRY_S
 
@@ -137,7 +138,7 @@ def _machine() -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """Return when a process was started, in clock ticks since boot; None when there is none (``proc(5)``: field 22)."""
+    """Return the start time of a process in clock ticks since boot (``proc(5)``: field 22); None if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

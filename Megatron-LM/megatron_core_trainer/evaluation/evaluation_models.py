@@ -1,4 +1,4 @@
-"""The model to evaluate, loaded by one of lm-evaluation-harness's model classes."""
+"""Load the model to evaluate with one of lm-evaluation-harness's model classes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# Given by the command line's other options.
+# Arguments that other options of the command line set.
 _TAKEN = ("pretrained", "batch_size", "device", "trust_remote_code")
 
 
 class EvaluationError(Exception):
-    """Something to evaluate, or to evaluate on, is missing."""
+    """The model, a task or its data is missing."""
 
 
 def load_model(backend: str, model: Path, words: Sequence[str], *, batch_size: str, device: str) -> Any:
     """Load a model.
 
     :param backend: ``hf`` (Transformers) or ``vllm``.
-    :param model: its directory. Modelling code in it is run when its configuration names some.
+    :param model: its directory. Modelling code in it is run if its configuration refers to it.
     :param words: ``NAME=VALUE``, arguments of the harness's class.
-    :param batch_size: a number, or ``auto``.
-    :param device: ``cuda``, ``cpu`` or ``auto``; vLLM finds its own.
+    :param batch_size: a number, ``auto`` or ``auto:N``.
+    :param device: ``cuda``, ``cpu`` or ``auto``; vLLM chooses its own.
     :raises EvaluationError: if the backend is not installed, or refuses an argument.
     """
     if backend == "vllm" and not importlib.util.find_spec("vllm"):

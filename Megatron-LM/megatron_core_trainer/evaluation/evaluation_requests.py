@@ -1,4 +1,4 @@
-"""Evaluation requests: tasks with few-shot settings of their own, and one set of results from several runs."""
+"""Requested tasks, each with its few-shot setting, and the merged results of several runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# Sections of lm-evaluation-harness's results that are keyed by the task's name.
+# Sections of lm-evaluation-harness's results whose keys are names of tasks.
 _BY_TASK = (
     "results",
     "groups",
@@ -27,7 +27,7 @@ class TaskRequest:
     """A task, or group of tasks, of the harness.
 
     :param name: its name.
-    :param num_fewshot: examples before each question; None for what the task says.
+    :param num_fewshot: examples before each question; None for the default of the task.
     """
 
     name: str
@@ -37,9 +37,9 @@ class TaskRequest:
 def parse_requests(text: str, num_fewshot: int | None) -> list[TaskRequest]:
     """Read a list of tasks.
 
-    :param text: ``heldout,arc_easy@25``: the number behind ``@`` is the task's own few-shot setting.
-    :param num_fewshot: the setting of all others.
-    :raises ValueError: if it names no task, one twice in the same way, or something that is not a number.
+    :param text: ``heldout,arc_easy@25``: the number after ``@`` is the few-shot setting of the task.
+    :param num_fewshot: the setting of all other tasks.
+    :raises ValueError: if there is no task, a task is repeated with the same setting, or a setting is not a number.
     """
     requests = []
     for word in (word.strip() for word in text.split(",") if word.strip()):
@@ -56,21 +56,21 @@ def parse_requests(text: str, num_fewshot: int | None) -> list[TaskRequest]:
 
 
 def directory_of(name: str, directories: Sequence[Path]) -> Path | None:
-    """Return the directory that a task's relative data paths start from: its own, else the first.
+    """Return the directory for relative data paths of a task: the directory of its file, otherwise the first one.
 
-    :param name: of the task.
-    :param directories: of task files.
+    :param name: name of the task.
+    :param directories: folders of task files.
     """
     own = (directory for directory in directories if (directory / f"{name}.yaml").is_file())
     return next(own, directories[0] if directories else None)
 
 
 def merged_results(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Put the results of several runs of the harness together, in its own structure.
+    """Merge the results of several runs of the harness, in the harness's structure.
 
-    A task of more than one run is called ``arc_easy@25``, after its number of examples.
+    A task of more than one run is named with its number of examples: ``arc_easy@25``.
 
-    :param runs: what ``simple_evaluate`` returned.
+    :param runs: return values of ``simple_evaluate``.
     """
     merged = dict(runs[0])
     if len(runs) == 1:

@@ -1,7 +1,7 @@
 """Evaluation tasks made from the test split, as lm-evaluation-harness task files.
 
-``heldout``: perplexity per byte of pieces of held-out documents. ``next_line``: which of four lines follows?
-The three wrong ones are real lines of the same split. Data paths in the task files are relative to their directory.
+``heldout``: perplexity per byte of pieces of held-out documents. ``next_line``: choose the next line of a document from
+four; the three wrong ones are other lines of the same split. Data paths in the task files are relative to their folder.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ metadata:
 
 
 def heldout_pieces(documents: Sequence[Document], count: int, size: int) -> list[dict[str, str]]:
-    """Take the beginning of documents, cut at a line end.
+    """Return the beginning of documents, cut at a line end.
 
     :param documents: the test split.
-    :param count: number of pieces at most.
-    :param size: characters of a piece at most.
+    :param count: maximum number of pieces.
+    :param size: maximum number of characters of a piece.
     """
     pieces = []
     for name, text in documents[:count]:
@@ -80,12 +80,12 @@ def heldout_pieces(documents: Sequence[Document], count: int, size: int) -> list
 def next_line_questions(
     documents: Sequence[Document], count: int, context_size: int, seed: int
 ) -> list[dict[str, object]]:
-    """Ask which of four lines follows some lines of a document.
+    """Return questions that ask which of four lines follows some lines of a document.
 
     :param documents: the test split.
-    :param count: number of questions at most; the documents are visited in turn.
-    :param context_size: characters of context at most, whole lines.
-    :param seed: another seed gives other questions.
+    :param count: maximum number of questions; the documents are visited in turn.
+    :param context_size: maximum characters of context, in whole lines.
+    :param seed: seed of the choice of questions.
     """
     rng = random.Random(seed)
     lines = {name: text.splitlines(keepends=True) for name, text in documents}
@@ -107,7 +107,7 @@ def next_line_questions(
             at = places[name].pop()
             context = _context(lines[name], at, context_size)
             if not context.strip():
-                continue  # the harness counts trailing blanks to the choice, which would leave no context
+                continue  # the harness moves trailing blanks to the choice, which would leave no context
             right = lines[name][at]
             wrong = rng.sample([line for line in rng.sample(pool, min(len(pool), 8)) if line != right], 3)
             choices = [right, *wrong]
@@ -136,12 +136,12 @@ def write_tasks(
 ) -> dict[str, int]:
     """Write both tasks and their data; return how many items each has.
 
-    :param directory: where to write; made if absent.
+    :param directory: output folder; created if it does not exist.
     :param documents: the test split.
-    :param pieces: held-out pieces at most.
-    :param piece_size: characters of a piece at most.
-    :param questions: questions at most.
-    :param context: characters of context of a question at most.
+    :param pieces: maximum number of held-out pieces.
+    :param piece_size: maximum characters of a piece.
+    :param questions: maximum number of questions.
+    :param context: maximum characters of context of a question.
     :param seed: seed of the questions.
     """
     directory.mkdir(parents=True, exist_ok=True)

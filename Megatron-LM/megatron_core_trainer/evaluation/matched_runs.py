@@ -1,4 +1,4 @@
-"""Directories that a pattern matches, each with its own name."""
+"""Directories that a pattern matches, each with a unique name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLACE = re.compile(r"\{(run|directory)\}")
 class MatchedRun:
     """One directory.
 
-    :param name: what the wildcards stand for: the parts of the path that hold one, joined by ``_``
+    :param name: the parts of the path that match wildcards, joined by ``_``
     :param directory: its path
     """
 
@@ -31,7 +31,7 @@ class MatchedRun:
 
 
 def matched_runs(pattern: str) -> tuple[list[MatchedRun], list[str]]:
-    """Return the directories that a pattern matches, by name, and what is wrong with those that cannot be used.
+    """Return the directories that a pattern matches, by name, and the problems of those that cannot be used.
 
     :param pattern: absolute, with ``*``, ``?`` and ``[…]``; hidden directories are not matched by ``*``
     """

@@ -1,9 +1,9 @@
 """Optimizers of the ``pytorch_optimizer`` library inside megatron-core's optimizer classes.
 
-megatron-core's wrappers keep their part: gradients from the data-parallel buffers, clipping, float32 main parameters
-of a bfloat16 model. The optimizer's state goes into a checkpoint whole, one object per tensor- and pipeline-parallel
-rank, because such states hold tensors of other shapes than the parameters (preconditioners, norms); so it continues
-only in the same layout.
+megatron-core's wrappers provide gradients from the data-parallel buffers, clipping, and float32 main parameters of a
+bfloat16 model. A checkpoint stores the optimizer's state as one object per tensor- and pipeline-parallel rank, because
+the state contains tensors (preconditioners, norms) whose shapes differ from those of the parameters. A run can
+therefore continue only with the same parallel layout.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 class Sophia(pytorch_optimizer.SophiaH):  # type: ignore[misc]
     """Sophia with the squared-gradient estimate of the Hessian's diagonal.
 
-    Every ``update_period`` steps the estimate is ``B g * g``, where g is the mean gradient over the batch's B tokens
-    (Liu et al. 2023, arXiv:2305.14342, equation 9, with the data's labels in place of sampled ones): unlike
-    Hutchinson's it needs no second backward pass.
+    Every ``update_period`` steps the estimate is ``B g * g``, where g is the mean gradient over the B tokens of the
+    batch (Liu et al. 2023, arXiv:2305.14342, equation 9, with the labels of the data instead of sampled ones). Unlike
+    Hutchinson's estimate, it needs no second backward pass.
 
     :param params: parameter groups.
     :param batch_tokens: tokens of a batch, B.
-    :param settings: those of ``SophiaH``.
+    :param settings: settings of ``SophiaH``.
     """
 
     def __init__(self, params: Any, *, batch_tokens: int, **settings: Any) -> None:
@@ -50,7 +50,7 @@ class Sophia(pytorch_optimizer.SophiaH):  # type: ignore[misc]
         """Make one step.
 
         :param closure: as in torch.
-        :param hessian: an estimate of the caller's own, one tensor per parameter.
+        :param hessian: the caller's estimate, one tensor per parameter.
         """
         done = self.param_groups[0].get("step", 0)
         if hessian is None and done % self.update_period == 0:
@@ -63,22 +63,22 @@ class _WholeState:
     """Save and load an optimizer's state as one object per model-parallel rank."""
 
     optimizer: Any
-    # Schedule-free optimizers: the parameters to train on, while the averaged ones stand in the model.
+    # Schedule-free optimizers: the training parameters, while the model contains the averaged ones.
     set_aside: list[torch.Tensor] | None = None
 
     def parameters(self) -> list[torch.Tensor]:
-        """List what the optimizer updates: the parameters, or their float32 copies."""
+        """Return the tensors that the optimizer updates: the parameters, or their float32 copies."""
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def publish(self) -> None:
-        """Give the model the parameters that the optimizer holds."""
+        """Copy the optimizer's parameters to the model."""
 
     def sharded_state_dict(
         self, model_sharded_state_dict: Any, is_loading: bool = False, **_: Any
     ) -> dict[str, Any]:
-        """Describe the state for a checkpoint, as megatron-core asks for it.
+        """Return the state in megatron-core's format for checkpoints.
 
-        :param model_sharded_state_dict: the model's; the optimizer's state does not follow it.
+        :param model_sharded_state_dict: state of the model, which the optimizer's state does not use.
         :param is_loading: whether it will be loaded, not saved.
         """
         shape = (
@@ -96,7 +96,7 @@ class _WholeState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state.
 
-        :param state: as described by :meth:`sharded_state_dict`, filled.
+        :param state: the loaded state, in the format of :meth:`sharded_state_dict`.
         """
         whole = state["library"]
         self.optimizer.load_state_dict(whole["optimizer"])
@@ -122,16 +122,16 @@ class _Float16(_WholeState, Float16OptimizerWithFloat16Params):  # type: ignore[
 
 
 def check_settings(args: argparse.Namespace) -> None:
-    """Refuse settings that the optimizer does not have or does not take.
+    """Refuse settings that the optimizer does not have or does not accept.
 
-    :param args: complete arguments, whose optimizer is one of the library's.
-    :raises ArgumentError: naming the setting.
+    :param args: complete arguments with an optimizer of the library.
+    :raises ArgumentError: with the name of the setting.
     """
     _create([{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "use_muon": True}], args)
 
 
 def build_library_optimizer(args: argparse.Namespace, model: Any) -> ChainedOptimizer:
-    """Make the optimizer of the model's parameters.
+    """Build the optimizer of the model's parameters.
 
     :param args: complete arguments.
     :param model: the data-parallel model.
@@ -159,9 +159,9 @@ def build_library_optimizer(args: argparse.Namespace, model: Any) -> ChainedOpti
 
 @contextlib.contextmanager
 def averaged_weights(optimizer: Any) -> Iterator[None]:
-    """Put a schedule-free optimizer's averaged weights into the model inside the block; others are left alone.
+    """Put the averaged weights of a schedule-free optimizer into the model during the block; others are not changed.
 
-    The weights to train on come back bit by bit, which the library's own ``train()`` after ``eval()`` does not promise.
+    The training weights are restored exactly, which the library's ``train()`` after ``eval()`` does not guarantee.
 
     :param optimizer: the optimizer.
     """
@@ -209,9 +209,9 @@ def _create(groups: list[dict[str, Any]], args: argparse.Namespace) -> Any:
 
 
 def _parameter_groups(args: argparse.Namespace, model: Any) -> list[dict[str, Any]]:
-    """Divide the parameters: no weight decay for biases and norms; Muon takes the hidden matrices; muP's rates."""
+    """Group the parameters: no weight decay for biases and norms, Muon only for hidden matrices, muP's rates."""
     muon = args.optimizer == "muon"
-    # Muon's other parameters may have a rate of their own; the schedule scales it like --lr.
+    # The other parameters of Muon may have a separate rate; the schedule scales it like --lr.
     other_rate = parse_settings(args.optimizer_settings).get("adamw_lr", args.lr) if muon else args.lr
     scaling = parametrization(vars(args))
     members: dict[tuple[float, bool, float], list[Any]] = {}

@@ -1,7 +1,7 @@
-"""The learning-rate finder's curve of losses: recording, files, and the learning rates that it suggests.
+"""The learning-rate finder's loss curve: recording, files, and the suggested learning rates.
 
-The routine is Smith's range test (2015, arXiv:1506.01186) with the smoothing and the stopping rule of
-https://sgugger.github.io/how-do-you-find-a-good-learning-rate.html; files and the search for minima are those of
+The method is Smith's range test (2015, arXiv:1506.01186) with the smoothing and the stopping rule of
+https://sgugger.github.io/how-do-you-find-a-good-learning-rate.html. The files and the search for minima are those of
 Megatron-DeepSpeed's ``--lr-finder``.
 """
 
@@ -27,15 +27,15 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class CurveError(Exception):
-    """A curve that cannot be read or is too short; the message names the file."""
+    """A curve that cannot be read or is too short; the message has the file."""
 
 
 @dataclass
 class LossCurve:
-    """Losses over the learning rate.
+    """Losses as a function of the learning rate.
 
-    :param smoothing: beta of the moving average, whose start is corrected as Adam's is.
-    :param stop_factor: stop once the smoothed loss exceeds its best by this factor; 0: never.
+    :param smoothing: beta of the moving average, with Adam's bias correction.
+    :param stop_factor: stop when the smoothed loss exceeds its minimum by this factor; 0: never.
     """
 
     smoothing: float
@@ -46,9 +46,9 @@ class LossCurve:
     _average: float = 0.0
 
     def add(self, learning_rate: float, loss: float) -> bool:
-        """Add a loss, measured before the step of its learning rate; return whether the sweep should stop.
+        """Add a loss, measured before the step with its learning rate; return whether the search should stop.
 
-        A loss that is not finite is not recorded and stops the sweep.
+        A loss that is not finite is not recorded and stops the search.
 
         :param learning_rate: the learning rate.
         :param loss: the loss.
@@ -62,9 +62,9 @@ class LossCurve:
         return bool(self.stop_factor and self.losses[-1] > self.stop_factor * min(self.losses))
 
     def write(self, directory: Path) -> None:
-        """Write ``lr_finder_data.csv`` (``learning_rate,loss,raw_loss``) and ``.npz`` (arrays of the same in plural).
+        """Write ``lr_finder_data.csv`` (``learning_rate,loss,raw_loss``) and ``.npz`` (the same names in plural).
 
-        :param directory: where to write; made if absent.
+        :param directory: output folder; created if it does not exist.
         """
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / f"{DATA}.csv").open("w", newline="") as file:
@@ -80,10 +80,10 @@ class LossCurve:
 
 
 def read_curve(directory: Path) -> tuple[Array, Array]:
-    """Read the learning rates and smoothed losses of a sweep, this trainer's or Megatron-DeepSpeed's.
+    """Read the learning rates and smoothed losses of a search, of this trainer or of Megatron-DeepSpeed.
 
     :param directory: ``SAVE``, ``SAVE/lr_finder`` or the file itself.
-    :raises CurveError: if there is none.
+    :raises CurveError: if there is no curve.
     """
     candidates = [directory, directory / f"{DATA}.npz", directory / DIRECTORY / f"{DATA}.npz"]
     path = next((path for path in candidates if path.is_file()), None)
@@ -101,10 +101,10 @@ def read_curve(directory: Path) -> tuple[Array, Array]:
 
 
 def smoothed(losses: Array, share: float) -> tuple[Array, int]:
-    """Return the moving average over an odd window of at least five points, and that window.
+    """Return the moving average over an odd window of at least five points, and the window.
 
-    Outside the curve the average takes zeros, as the routine of Megatron-DeepSpeed's notes does, so half a window at
-    either end is not to be trusted.
+    The curve is padded with zeros, as in the routine of Megatron-DeepSpeed's notes, so half a window at both ends is
+    unreliable.
 
     :param losses: the losses.
     :param share: window as a share of the curve's length.
@@ -116,16 +116,16 @@ def smoothed(losses: Array, share: float) -> tuple[Array, int]:
 
 
 def local_minima(rates: Array, losses: Array, *, share: float = 0.03, separation: float = 0.0) -> list[float]:
-    """Find every learning rate where the smoothed loss turns from falling to rising, in rising order.
+    """Return every learning rate at which the smoothed loss stops falling and starts to rise, in ascending order.
 
-    The slope over log10 of the rate has to pass from below -e to above e, e being a fiftieth of the median slope; the
-    zero in between is interpolated. This is ``find_all_minima_lrs`` of Megatron-DeepSpeed's notes, except that points
-    between -e and e may lie in between, without which a finely sampled minimum is overlooked.
+    The slope over log10 of the rate must change from below -e to above e, where e is a fiftieth of the median slope;
+    the zero between them is interpolated. This is ``find_all_minima_lrs`` of Megatron-DeepSpeed's notes, except that
+    points between -e and e may lie between them; otherwise a finely sampled minimum is missed.
 
     :param rates: learning rates.
     :param losses: losses.
     :param share: window of the smoothing as a share of the curve's length.
-    :param separation: least distance of two minima in log10 of the rate; of closer ones the smaller is kept.
+    :param separation: minimum distance of two minima in log10 of the rate; of closer ones the lower is kept.
     """
     order = np.argsort(rates)
     position = np.log10(rates[order])
@@ -145,18 +145,19 @@ def local_minima(rates: Array, losses: Array, *, share: float = 0.03, separation
 
 
 def analyse(rates: Array, losses: Array, *, share: float = 0.03, separation: float = 0.0) -> dict[str, Any]:
-    """Find what a person would read off the curve, and the learning rates that it suggests.
+    """Return the characteristic points of the curve and the suggested learning rates.
 
-    ``minima``: every local minimum. ``lowest``: the point of the lowest loss. ``steepest_descent``: where the smoothed
-    loss falls fastest over log10 of the rate, before the lowest point. ``blow_up``: the first rate after the lowest
-    point whose loss is above the first one, null if the sweep ended before. ``suggested``: a tenth of the lowest
-    minimum's rate, or of the lowest point's where the curve has no minimum in the lower half of its fall, as noise
-    before the fall makes minima, too. ``suggestions`` has one per minimum and the steepest descent.
+    ``minima``: every local minimum. ``lowest``: the point of the lowest loss. ``steepest_descent``: the rate before the
+    lowest point at which the smoothed loss falls fastest over log10 of the rate. ``blow_up``: the first rate after the
+    lowest point whose loss is above the first loss; null if the search ended before. ``suggested``: a tenth of the rate
+    of the lowest minimum. If the curve has no minimum in the lower half of its fall, a tenth of the rate of the lowest
+    point, because noise before the fall also causes minima. ``suggestions``: one for each minimum and for the steepest
+    descent.
 
     :param rates: learning rates.
     :param losses: losses.
     :param share: window of the smoothing as a share of the curve's length.
-    :param separation: least distance of two minima in log10 of the rate.
+    :param separation: minimum distance of two minima in log10 of the rate.
     :raises CurveError: if there are fewer than ten points.
     """
     if len(rates) < 10:
@@ -189,23 +190,23 @@ def analyse(rates: Array, losses: Array, *, share: float = 0.03, separation: flo
 
 
 def write_report(directory: Path, report: dict[str, Any]) -> None:
-    """Write ``lr_finder.json``, and the rate that it suggests alone into ``suggested_lr`` for later stages to read.
+    """Write ``lr_finder.json``, and ``suggested_lr``, which has only the suggested rate for later stages.
 
-    :param directory: where to write.
-    :param report: as returned by :func:`analyse`, with what identifies the sweep.
+    :param directory: output folder.
+    :param report: result of :func:`analyse`, and the description of the search.
     """
     atomic_output.write_json(directory / REPORT, {"format": 1, **report})
     atomic_output.write_text(directory / SUGGESTED, f"{report['suggested']!r}\n")
 
 
 def write_search(save: Path, curve: LossCurve, about: dict[str, Any]) -> None:
-    """Write the files of a finished search into ``SAVE/lr_finder``, and print what it suggests.
+    """Write the files of a finished search to ``SAVE/lr_finder`` and print the suggested rate.
 
-    A curve that is too short to read a rate from is written without a report.
+    A curve that is too short for a suggestion is written without a report.
 
     :param save: folder of the search.
     :param curve: its losses.
-    :param about: what identifies the search in its report.
+    :param about: description of the search for its report.
     """
     directory = save / DIRECTORY
     curve.write(directory)
@@ -223,7 +224,7 @@ def write_search(save: Path, curve: LossCurve, about: dict[str, Any]) -> None:
 def read_report(directory: Path) -> dict[str, Any]:
     """Read a report.
 
-    :param directory: where :func:`write_report` wrote it.
+    :param directory: output folder of :func:`write_report`.
     """
     report: dict[str, Any] = json.loads((directory / REPORT).read_text(encoding="utf-8"))
     return report

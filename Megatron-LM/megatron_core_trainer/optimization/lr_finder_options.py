@@ -1,4 +1,4 @@
-"""The options of a search for a learning rate, which this trainer and ``upstream_lr_finder.py`` take alike."""
+"""The options of a learning-rate search, for this trainer and ``upstream_lr_finder.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def add_options(add_to: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Declare the limits of the rates, the smoothing of the losses and when to stop.
+    """Declare the options for the limits of the rates, the smoothing of the losses and the end of the search.
 
     :param add_to: a parser, or a group of one.
     """
@@ -27,9 +27,9 @@ def add_options(add_to: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
 
 
 def problem(args: argparse.Namespace) -> str | None:
-    """Return what is wrong with the options, None when they are good.
+    """Return the error in the options, None if they are valid.
 
-    :param args: with what :func:`add_options` declares.
+    :param args: arguments with the options of :func:`add_options`.
     """
     if not 0 < args.lr_finder_start_lr < args.lr_finder_end_lr:
         return (
@@ -42,7 +42,7 @@ def problem(args: argparse.Namespace) -> str | None:
 
 
 def split(program: str, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options that a starter of upstream's takes, and the words that are left for upstream, in their order.
+    """Return the options of the starter, and the remaining arguments for upstream's script.
 
     :param program: the starter's name, for its messages.
     :param words: the arguments after the script's name.

@@ -1,4 +1,4 @@
-"""The multipliers of muP and CompleteP in a model, and a model's weights with the multipliers folded in."""
+"""Apply the multipliers of muP and CompleteP to a model, or fold them into its weights."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def apply_multipliers(model: GPTModel, scaling: Parametrization) -> None:
-    """Multiply embeddings, what the blocks add, and logits; give untied output weights the embeddings' deviation.
+    """Multiply embeddings, outputs of blocks and logits; give untied output weights the deviation of the embeddings.
 
-    :param model: this process's share of the model, its weights just drawn.
+    :param model: this process's share of the model, just after the initialization of its weights.
     :param scaling: its parametrization.
     """
     if model.pre_process:
@@ -33,11 +33,11 @@ def apply_multipliers(model: GPTModel, scaling: Parametrization) -> None:
     if not model.post_process:
         return
     if not model.share_embeddings_and_output_weights:
-        # megatron-core draws them like hidden weights.
+        # megatron-core initializes them like hidden weights.
         with torch.no_grad():
             model.output_layer.weight.mul_(scaling.outer_std / scaling.hidden_std)
 
-    # Of the hidden states, which are much smaller than the logits.
+    # Multiply the hidden states, which are much smaller than the logits.
     def scale_input(_: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
         return given[0] * scaling.output, *given[1:]
 
@@ -56,10 +56,10 @@ def _scale_output(module: torch.nn.Module, factor: float) -> None:
 
 
 def folded_weights(weights: Weights, saved: Mapping[str, Any]) -> Weights:
-    """Return the weights of a model without multipliers that computes the same.
+    """Return the weights of an equivalent model without multipliers.
 
-    The factor of the attention logits goes into the queries, in front of what the rotary positions do with them, or
-    into their norm where they have one. Embedding and output weights that were tied come apart.
+    The factor of the attention logits is applied to the query weights, or to the norm of the queries if there is one.
+    Tied embedding and output weights become separate.
 
     :param weights: state dict of a whole (not tensor- or pipeline-parallel) local-spec GPT model.
     :param saved: the arguments saved in the checkpoint.
@@ -86,7 +86,7 @@ def folded_weights(weights: Weights, saved: Mapping[str, Any]) -> Weights:
 
 
 def _scale_queries(fused: torch.Tensor, saved: Mapping[str, Any], factor: float) -> torch.Tensor:
-    """Scale the query rows: per query group its query heads come first, then one key and one value head."""
+    """Scale the query rows; each query group has its query heads first, then one key and one value head."""
     groups = saved["num_query_groups"] if saved["group_query_attention"] else saved["num_attention_heads"]
     heads = fused.clone().view(groups, -1, saved["kv_channels"], *fused.shape[1:])
     heads[:, :-2] *= factor

@@ -1,4 +1,4 @@
-"""The optimizer and its schedule of learning rate and weight decay, from megatron-core."""
+"""Build megatron-core's optimizer and its schedule of learning rate and weight decay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ParamScheduler(OptimizerParamScheduler):  # type: ignore[misc]
-    """megatron-core's schedule, with further closed forms of the learning rate.
+    """megatron-core's schedule, with additional closed forms of the learning rate.
 
     :param schedule: the learning rate after warm-up; None for megatron-core's own.
     """
@@ -43,7 +43,7 @@ class ParamScheduler(OptimizerParamScheduler):  # type: ignore[misc]
     def get_lr(self, param_group: dict[str, Any]) -> float:
         """Return the learning rate of a parameter group.
 
-        :param param_group: the group; its ``max_lr`` and ``min_lr`` win over the schedule's.
+        :param param_group: the group; its ``max_lr`` and ``min_lr`` have precedence over those of the schedule.
         """
         warming = self.lr_warmup_steps > 0 and self.num_steps <= self.lr_warmup_steps
         if self.schedule is None or (warming and not isinstance(self.schedule, ExponentialSweep)):
@@ -53,7 +53,7 @@ class ParamScheduler(OptimizerParamScheduler):  # type: ignore[misc]
         return scale * self.schedule.rate(self.num_steps, high=self.max_lr, low=self.min_lr)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, with the settings that identify the closed form."""
+        """Return the state, including the settings that identify the closed form."""
         state = dict(super().state_dict())
         if self.schedule is not None:
             state["schedule"] = repr(self.schedule)
@@ -61,11 +61,11 @@ class ParamScheduler(OptimizerParamScheduler):  # type: ignore[misc]
 
 
 class ScheduleError(Exception):
-    """A checkpoint whose schedule is not the command line's."""
+    """The schedule of a checkpoint differs from that of the command line."""
 
 
 def build_optimizer(args: argparse.Namespace, model: Any) -> Any:
-    """Make the (distributed) optimizer of the model's parameters.
+    """Build the (distributed) optimizer of the model's parameters.
 
     :param args: complete arguments.
     :param model: the data-parallel model.
@@ -96,9 +96,10 @@ def build_optimizer(args: argparse.Namespace, model: Any) -> Any:
 
 
 def _mup_overrides(args: argparse.Namespace, model: Any) -> dict[ParamKey, dict[str, float]]:
-    """Return what muP changes in the parameters' groups.
+    """Return muP's settings of the parameter groups.
 
-    ``lr_mult`` changes no rate there: it is one of the keys by which megatron-core knows a group again in a checkpoint.
+    ``lr_mult`` does not change a rate here: it is one of the keys by which megatron-core identifies a group in a
+    checkpoint.
     """
     scaling = parametrization(vars(args))
     if scaling is None:
@@ -127,12 +128,12 @@ def _is_one_of(names: set[str], _: torch.nn.Parameter, name: str) -> bool:
 
 
 def build_scheduler(args: argparse.Namespace, optimizer: Any) -> ParamScheduler:
-    """Make the schedule; its steps count sequences, as upstream's do.
+    """Build the schedule; its steps count sequences, as in upstream.
 
     :param args: complete arguments.
     :param optimizer: the optimizer whose parameter groups it sets.
     """
-    # samples, or iterations of one batch each
+    # the unit is a sample, or an iteration of one batch
     unit, batch = ("iters", args.global_batch_size) if args.train_samples is None else ("samples", 1)
     decay, wsd_decay = getattr(args, f"lr_decay_{unit}") * batch, getattr(args, f"lr_wsd_decay_{unit}")
     if args.lr_warmup_fraction is None:
@@ -179,9 +180,9 @@ def _schedule(args: argparse.Namespace, warmup: float, decay: float) -> Schedule
 
 
 def prepare_to_load(optimizer: Any) -> None:
-    """Give torch's Adam the state that megatron-core's distributed optimizer expects before it describes itself.
+    """Initialize the state of torch's Adam, which megatron-core's distributed optimizer expects when it loads.
 
-    The fused optimizers of Transformer Engine need nothing of the kind.
+    The fused optimizers of Transformer Engine do not need this.
 
     :param optimizer: the optimizer, before its first step.
     """
@@ -195,7 +196,7 @@ def prepare_to_load(optimizer: Any) -> None:
 
 
 def _start_momentum(sgd: torch.optim.SGD, config: Any = None) -> None:
-    # megatron-core has no such function for SGD, and asks for it when it loads a checkpoint.
+    # megatron-core calls this function when it loads a checkpoint, but does not define it for SGD.
     for group in sgd.param_groups:
         for parameter in group["params"]:
             if group["momentum"]:
@@ -208,7 +209,7 @@ def restore_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
     :param optimizer: the optimizer.
     :param state: its state in the checkpoint.
     """
-    # Float32 parameters are their own main copy, which megatron-core writes into in place.
+    # Float32 parameters are their own main copy, which megatron-core overwrites in place.
     with torch.no_grad():
         optimizer.load_state_dict(state)
     for part in optimizer.chained_optimizers:
@@ -217,8 +218,8 @@ def restore_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
 
 
 def _restore_steps(adam: torch.optim.Adam) -> None:
-    # megatron-core brings the step count back in the parameter groups, where the fused optimizers keep it; torch's Adam
-    # has one per parameter.
+    # megatron-core restores the step count in the parameter groups, as the fused optimizers store it; torch's Adam has
+    # one for each parameter.
     for group in adam.param_groups:
         step = float(group.pop("step"))
         for parameter in group["params"]:
@@ -228,12 +229,12 @@ def _restore_steps(adam: torch.optim.Adam) -> None:
 def restore_scheduler(scheduler: OptimizerParamScheduler, state: dict[str, Any]) -> None:
     """Continue a schedule from a checkpoint.
 
-    The optimizer's state brings each parameter group's own ``max_lr`` and ``min_lr`` along, which would win over the
-    schedule's, also when the command line asked to override (upstream's pull request 5213).
+    The optimizer's state contains ``max_lr`` and ``min_lr`` of each parameter group. They would have precedence over
+    the schedule, even if the command line asks to override it (upstream's pull request 5213).
 
     :param scheduler: the schedule made from the command line.
     :param state: its state in the checkpoint.
-    :raises ScheduleError: if the two differ and the command line does not say which one counts.
+    :raises ScheduleError: if the two differ and the command line does not choose one.
     """
     ours = scheduler.state_dict()
     differing = [
@@ -255,7 +256,7 @@ def restore_scheduler(scheduler: OptimizerParamScheduler, state: dict[str, Any])
 
 
 def learning_rate(optimizer: Any) -> float:
-    """Return the rate to log: that of the first ordinary parameter group.
+    """Return the learning rate for the log: that of the first ordinary parameter group.
 
     :param optimizer: the optimizer.
     """

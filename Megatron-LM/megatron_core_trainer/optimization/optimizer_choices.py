@@ -1,4 +1,4 @@
-"""Names of the optimizers and what each of them needs; importing it needs no torch."""
+"""Names and requirements of the optimizers; importing this module does not need torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any
 
-# Megatron-DeepSpeed's adamw is what megatron-core calls adam: Adam with decoupled weight decay.
+# Megatron-DeepSpeed's adamw is megatron-core's adam: Adam with decoupled weight decay.
 MEGATRON_CORE = ("adam", "adamw", "sgd")
 
 
@@ -14,11 +14,11 @@ MEGATRON_CORE = ("adam", "adamw", "sgd")
 class LibraryOptimizer:
     """An optimizer of the ``pytorch_optimizer`` library.
 
-    :param class_name: its class there.
-    :param whole_tensors: whether its update needs whole weight tensors, which tensor parallelism divides.
-    :param entrywise: whether each entry of a weight moves by about the learning rate, as with Adam: what muP's rules
-        for Adam need.
-    :param schedule_free: whether averaging of the weights takes the place of a falling learning rate.
+    :param class_name: its class in the library.
+    :param whole_tensors: whether its update needs whole weight tensors, which tensor parallelism would divide.
+    :param entrywise: whether each step changes an entry of a weight by about the learning rate, as with Adam; muP's
+        rules for Adam require this.
+    :param schedule_free: whether averaging of the weights replaces the decay of the learning rate.
     :param settings: settings that differ from the library's defaults.
     """
 
@@ -37,7 +37,7 @@ LIBRARY: dict[str, LibraryOptimizer] = {
     "lamb": LibraryOptimizer("Lamb", whole_tensors=True),
     "lars": LibraryOptimizer("LARS", whole_tensors=True),
     "lion": LibraryOptimizer("Lion", entrywise=True),
-    # With Moonlight's scaling (arXiv:2502.16982) one learning rate serves the matrices and what AdamW updates.
+    # With Moonlight's scaling (arXiv:2502.16982) the matrices and the parameters of AdamW use one learning rate.
     "muon": LibraryOptimizer("Muon", whole_tensors=True, settings={"use_adjusted_lr": True}),
     "shampoo": LibraryOptimizer("ScalableShampoo", whole_tensors=True),
     "soap": LibraryOptimizer("SOAP", whole_tensors=True),
@@ -46,10 +46,10 @@ LIBRARY: dict[str, LibraryOptimizer] = {
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """Read ``NAME=VALUE`` pairs; a value is a Python literal, or else text.
+    """Parse ``NAME=VALUE`` pairs; a value that is not a Python literal is text.
 
-    :param pairs: as given on the command line.
-    :raises ValueError: if one has no name.
+    :param pairs: arguments of the command line.
+    :raises ValueError: if a pair has no name.
     """
     settings: dict[str, Any] = {}
     for pair in pairs:

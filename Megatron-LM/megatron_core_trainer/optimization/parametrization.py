@@ -1,10 +1,10 @@
-"""Maximal-update parametrization (muP) and CompleteP: hyperparameters that stay good when width and depth change.
+"""Maximal-update parametrization (muP) and CompleteP: hyperparameters that transfer to other widths and depths.
 
-Flags and rules of the width are those of Megatron-LM core_v0.19.0 (``--use-mup``: ``transformer_config.py``,
-``optimizer/__init__.py::get_mup_config_overrides``), which the release that this trainer runs on does not have yet.
-Those of the depth are CompleteP's, under the names that Megatron-DeepSpeed gave them (argonne-lcf, pull request 97:
-``--enable-depth-scale``, ``--depth-base``, ``--depth-alpha``). With m = hidden size / base hidden size and, given
-``--enable-depth-scale``, l = layers / base layers (else 1) and a = ``--depth-alpha`` (1: CompleteP):
+The flags and rules for the width are those of Megatron-LM core_v0.19.0 (``--use-mup``: ``transformer_config.py``,
+``optimizer/__init__.py::get_mup_config_overrides``); the release of megatron-core that this trainer uses does not have
+them yet. The rules for the depth are those of CompleteP, with Megatron-DeepSpeed's flags (argonne-lcf, pull request 97:
+``--enable-depth-scale``, ``--depth-base``, ``--depth-alpha``). Let m = hidden size / base hidden size,
+l = layers / base layers with ``--enable-depth-scale`` (otherwise 1), and a = ``--depth-alpha`` (1: CompleteP):
 
 ========================  =============================  ===============================  ==========================
 weights                   standard deviation at start    learning rate (Adam-like)        weight decay
@@ -18,15 +18,15 @@ final norm                (1 and 0)                      lr                     
 
 s is ``--init-method-std``, s_e ``--embedding-init-method-std`` (s if not given), L the number of layers, with
 CompleteP that of the base model. The epsilon of megatron-core's Adam is eps / m for hidden weights; with CompleteP
-eps / (m l^a) for all. Under SGD the rate of hidden weights stays and that of embedding, output, norms and biases is
+eps / (m l^a) for all. With SGD the rate of hidden weights is lr, and that of embedding, output, norms and biases is
 lr m. In the forward pass:
 
 - embeddings are multiplied by ``--mup-embedding-mult``;
 - attention logits by sqrt(``--mup-base-head-dim``) / head dimension^``--mup-attn-scale-power`` (base 1, power 1);
-- what a block adds to the residual stream by l^-a;
+- the output that a block adds to the residual stream by l^-a;
 - logits by 1 / m, or by ``--mup-output-mult`` if that is not 1.
 
-At m = l = 1 nothing but the attention differs from a model without.
+With m = l = 1 only the attention differs from a model without muP.
 
 Sources: Yang et al. 2022, Tensor Programs V, arXiv:2203.03466 (table 8, appendix B.3); Dey et al. 2025,
 arXiv:2505.01618 (table 1) and its authors' implementation (EleutherAI/nanoGPT-mup, branch completep).
@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The flags of muP and CompleteP, with the values that mean "not given".
+# The flags of muP and CompleteP, with their values when they are not given.
 DEFAULTS: dict[str, Any] = {
     "mup_base_hidden_size": None,
     "mup_embedding_mult": 1.0,
@@ -56,11 +56,11 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Factors:
-    """What a parameter's learning rate, weight decay and epsilon are multiplied by.
+    """Factors of a parameter's learning rate, weight decay and epsilon.
 
-    :param rate: of the learning rate.
-    :param weight_decay: of the weight decay.
-    :param epsilon: of Adam's epsilon.
+    :param rate: factor of the learning rate.
+    :param weight_decay: factor of the weight decay.
+    :param epsilon: factor of Adam's epsilon.
     """
 
     rate: float = 1.0
@@ -70,17 +70,17 @@ class Factors:
 
 @dataclass(frozen=True)
 class Parametrization:
-    """The multipliers of one model; see the module's text.
+    """The multipliers of one model; the module's docstring defines the symbols.
 
-    :param width: m, hidden size over base hidden size.
-    :param depth: l, layers over base layers; 1 without CompleteP.
+    :param width: m, hidden size / base hidden size.
+    :param depth: l, layers / base layers; 1 without CompleteP.
     :param alpha: a, the power of the depth; None without CompleteP.
     :param hidden_std: standard deviation of the hidden weights that read the residual stream.
-    :param projection_std: of the hidden weights that write into it.
-    :param outer_std: of embeddings and output weights.
+    :param projection_std: standard deviation of the hidden weights that write into it.
+    :param outer_std: standard deviation of embeddings and output weights.
     :param embedding: multiplier of the embeddings.
     :param attention: factor of the attention logits.
-    :param residual: multiplier of what a block adds.
+    :param residual: multiplier of the output that a block adds.
     :param output: multiplier of the logits.
     """
 
@@ -100,7 +100,7 @@ class Parametrization:
 
         :param name: its name in the model, for example ``decoder.layers.0.mlp.linear_fc1.weight``.
         :param dimensions: number of its dimensions.
-        :param optimizer: ``--optimizer``; with SGD other rules hold than with Adam and its kin.
+        :param optimizer: ``--optimizer``; the rules for SGD differ from those for Adam-like optimizers.
         """
         inside = "decoder.layers." in name
         matrix = inside and dimensions > 1
@@ -115,9 +115,9 @@ class Parametrization:
 
 
 def parametrization(settings: Mapping[str, Any]) -> Parametrization | None:
-    """Work out a model's multipliers; None without ``--use-mup``.
+    """Compute the multipliers of a model; return None without ``--use-mup``.
 
-    :param settings: arguments, of this run or saved in a checkpoint, by this trainer or by upstream Megatron-LM.
+    :param settings: arguments of this run, or of a checkpoint of this trainer or of upstream Megatron-LM.
     """
     if not settings.get("use_mup"):
         return None
@@ -144,24 +144,24 @@ def parametrization(settings: Mapping[str, Any]) -> Parametrization | None:
 
 
 def difference(saved: Parametrization | None, ours: Parametrization | None) -> str | None:
-    """Return in what two models' parametrizations differ, or None if they do not.
+    """Return the difference between the parametrizations of two models, None if they are equal.
 
-    :param saved: that of a checkpoint.
-    :param ours: that of this run.
+    :param saved: the parametrization of a checkpoint.
+    :param ours: the parametrization of this run.
     """
     if saved is None or ours is None:
         return None if saved is ours else f"--use-mup {saved is not None} (now {ours is not None})"
     differing = [
         f"{field.name} {getattr(saved, field.name)} (now {getattr(ours, field.name)})"
         for field in fields(ours)
-        # How the weights began no longer matters.
+        # The initial deviations no longer matter.
         if not field.name.endswith("_std") and getattr(saved, field.name) != getattr(ours, field.name)
     ]
     return ", ".join(differing) or None
 
 
 def folded_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a model without multipliers that computes the same; tied weights have come apart.
+    """Return the settings of an equivalent model without multipliers; tied weights become separate.
 
     :param saved: the arguments saved in the checkpoint.
     """

@@ -1,8 +1,8 @@
-"""Learning-rate schedules that megatron-core lacks, each as the closed form of its step.
+"""Learning-rate schedules that megatron-core does not have, each as a function of the step.
 
 The names, flags and formulas are those of Megatron-DeepSpeed (argonne-lcf, ``megatron/optimizer_param_scheduler.py``);
-constant, linear, cosine, inverse-square-root and WSD are megatron-core's own. Steps count sequences. Warm-up, which all
-schedules share, is over when these functions are asked.
+megatron-core has constant, linear, cosine, inverse-square-root and WSD. Steps count sequences. These functions are
+called only after warm-up, which all schedules share.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class ConstantWithCooldown:
     """``--lr-decay-style constant --lr_constant_plus_cooldown``.
 
     ``max`` until the last ``cooldown`` of ``decay`` steps, then ``min + (max - min)(1 - sqrt(r))``, where r is the
-    share of the cooldown that is over (the 1-sqrt shape of Hägele et al. 2024, arXiv:2405.18392); ``min`` after that.
+    completed share of the cooldown (the 1-sqrt shape of Hägele et al. 2024, arXiv:2405.18392); ``min`` after that.
 
-    :param decay: step of the schedule's end.
+    :param decay: last step of the schedule.
     :param cooldown: steps of the cooldown.
     """
 
@@ -42,12 +42,12 @@ class ConstantWithCooldown:
 class Infinite:
     """``--lr-decay-style infinite-cosine`` and ``infinite-inv-square-root``.
 
-    With n the steps since warm-up and t = n / K, in three phases:
+    Let n be the number of steps since warm-up and t = n / K. The schedule has three phases:
 
-    1. n <= K, a fall from ``max`` to ``constant``: ``constant + (max - constant)(1 + cos(pi t)) / 2``, or
+    1. for n <= K a decay from ``max`` to ``constant``: ``constant + (max - constant)(1 + cos(pi t)) / 2``, or
        ``max - (max - constant) f(t) / f(1)`` with ``f(t) = 1 / sqrt(1 + timescale t) - 1``;
-    2. ``constant`` for C steps, from which training can go on for as long as wanted;
-    3. an exponential fall ``constant exp(-ln(constant / min) m / M)`` over the M steps that are left, m of them done;
+    2. ``constant`` for C steps; a training can be extended in this phase;
+    3. an exponential decay ``constant exp(-ln(constant / min) m / M)`` over the remaining M steps, of which m are done;
        ``min`` after that.
 
     (Zhai et al. 2022, arXiv:2106.04560, for the inverse square root; Ibrahim et al. 2024, arXiv:2403.08763, for the
@@ -57,7 +57,7 @@ class Infinite:
     :param warmup: steps of warm-up.
     :param fall: steps of the first phase, K.
     :param constant: steps of the second phase, C.
-    :param decay: step of the schedule's end.
+    :param decay: last step of the schedule.
     :param constant_rate: learning rate of the second phase.
     :param timescale: steepness of the inverse square root.
     """
@@ -99,7 +99,7 @@ class Infinite:
 
 @dataclass(frozen=True)
 class ExponentialSweep:
-    """The learning-rate finder's sweep: ``start (end / start)^(step / steps)``, ``end`` after that.
+    """The schedule of a learning-rate search: ``start (end / start)^(step / steps)``, ``end`` after that.
 
     (Smith 2015, arXiv:1506.01186, with the exponential steps of https://sgugger.github.io/how-do-you-find-a-good-learning-rate.html.)
 

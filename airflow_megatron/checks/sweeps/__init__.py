@@ -1,4 +1,4 @@
-"""Checks that hold for jobs of every kind: names, limits, outputs, patterns, secrets, restarts.
+"""Checks of jobs of every kind: names, limits, outputs, patterns, secrets, restarts.
 
 Imports ``checks.findings``, ``requirements`` and the layers below.
 ``plan.submission_checks`` runs them.

@@ -8,7 +8,7 @@ from airflow_megatron.checks.findings import Finding
 from airflow_megatron.requirements.queue_estimates import most_jobs_at_once
 from airflow_megatron.slurm.submission.sbatch_options import read_options, split_directive
 from airflow_megatron.spec.documents.errors import did_you_mean
-from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
+from airflow_megatron.spec.documents.quantities import counted, parse_duration, slurm_time
 from airflow_megatron.spec.model.schema import SweepSpecSection
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Fin
                 "min_nodes",
                 job,
                 ("slurm", "nodes"),
-                f"asks for {job.slurm.node_count} nodes; cluster {cluster.name} takes jobs of {least} or more",
-                f"nodes of at least {least}",
+                f"requests {counted(job.slurm.node_count, 'node')}; cluster {cluster.name} accepts "
+                f"jobs of {counted(least, 'node')} or more",
+                f"request at least {counted(least, 'node')}",
             )
         # Slurm uses the first of several partitions that can start the job
         for name in (job.slurm.partition or "").split(","):
@@ -62,8 +63,8 @@ def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> I
             "nodes",
             job,
             ("slurm", "nodes"),
-            f"asks for {nodes} nodes; {giver} gives a job {limits.max_nodes}",
-            f"nodes of at most {limits.max_nodes}",
+            f"requests {counted(nodes, 'node')}; {giver} allows {limits.max_nodes} per job",
+            f"request at most {counted(limits.max_nodes, 'node')}",
         )
     seconds = job.slurm.time
     longest = None if limits.max_time is None else parse_duration(limits.max_time)
@@ -72,7 +73,7 @@ def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> I
             "time",
             job,
             ("slurm", "time"),
-            f"asks for {slurm_time(seconds)}; {giver} gives an attempt {slurm_time(longest)}",
+            f"requests {slurm_time(seconds)}; {giver} allows {slurm_time(longest)} per attempt",
             f'time: "{slurm_time(longest)}"; a longer training continues in further attempts',
         )
 
@@ -85,7 +86,7 @@ def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[F
             "gpus_per_node",
             job,
             ("slurm", "gpus_per_node"),
-            f"partition {name} has {partition.gpus_per_node} GPUs per node, {gpus} asked",
+            f"partition {name} has {counted(partition.gpus_per_node, 'GPU')} per node, {gpus} requested",
             f"gpus_per_node of at most {partition.gpus_per_node}, on more nodes, or another partition",
         )
     processes = max(gpus, 1) if job.runs_trainer else 1
@@ -95,12 +96,12 @@ def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[F
     reserved = _reserved_cores(job, partition)
     available = partition.cpus_per_node - reserved
     if cores > available:
-        told = f", of which Slurm reserves {reserved}; {cores} asked" if reserved else f", {cores} asked"
+        details = f", of which Slurm reserves {reserved}" if reserved else ""
         yield Finding(
             "cpus_per_task",
             job,
             ("slurm", "cpus_per_task"),
-            f"partition {name} has {partition.cpus_per_node} CPU cores per node{told}",
+            f"partition {name} has {partition.cpus_per_node} CPU cores per node{details}, {cores} requested",
             f"cpus_per_task of at most {available // processes}",
         )
 
@@ -126,26 +127,34 @@ def budget_problems(
     limits = cluster.limits
     least, asked = cluster.min_poll_interval, sweep.settings.poll_interval
     if least is not None and asked < least and asked != DEFAULT_POLL_INTERVAL_S:
-        message = f"poll_interval is {asked:g}; cluster {cluster.name} is polled every {least:g} s at most"
+        message = (
+            f"poll_interval is {asked:g}; cluster {cluster.name} is polled at most once every {least:g} s"
+        )
         warnings.append(
-            sweep.document.problem(("poll_interval",), message, f"write {least:g} or more, or nothing")
+            sweep.document.problem(("poll_interval",), message, f"write {least:g} or more, or remove it")
         )
     if limits.max_gpu_hours is not None:
         if total.hours > limits.max_gpu_hours:
             message = (
-                f"the sweep can take {total.hours:,.0f} GPU-hours (walltime × GPUs of {jobs} jobs);"
+                f"the sweep can take {total.hours:,.0f} GPU-hours (walltime × GPUs of {counted(jobs, 'job')});"
                 f" cluster {cluster.name} allows {limits.max_gpu_hours:,.0f}"
             )
             hint = "shorten slurm.time, run fewer points, or raise limits.max_gpu_hours in its profile"
             errors.append(sweep.document.problem(("slurm", "time"), message, hint))
         if total.unbounded:
-            message = f"{total.unbounded} jobs with GPUs have no walltime, so their GPU-hours are unknown"
+            message = (
+                f"{counted(total.unbounded, 'job with GPUs has', 'jobs with GPUs have')} no "
+                "walltime, so their GPU-hours are unknown"
+            )
             warnings.append(sweep.document.problem(("slurm",), message, "add slurm: {time: 6h}"))
     if limits.max_jobs is not None:
         most = most_jobs_at_once(sweep.tree, points, sweep.settings)
         most = min(most, sweep.settings.max_jobs or most)
         if most > limits.max_jobs:
-            message = f"up to {most} jobs can be due at once; cluster {cluster.name} takes {limits.max_jobs}"
+            message = (
+                f"up to {counted(most, 'job')} can be due at once; cluster {cluster.name} "
+                f"accepts {limits.max_jobs}"
+            )
             place = ("max_active_points",)
             active = max(min(points, sweep.settings.max_active_points) * limits.max_jobs // most, 1)
             hint = f"the others wait; max_active_points: {active} keeps points together"

@@ -1,4 +1,7 @@
-"""Check that jobs have unique names and directories, and that no template remains unresolved."""
+"""Check that jobs have unique names and directories, that no template remains unresolved, and names of resources.
+
+A value that is named ``nodes`` hides the resource: ``params: {nodes: 4}`` alone does not request four nodes.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,16 @@ import re
 from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
+from airflow_megatron.spec.expressions.resolution import template_names
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
+from airflow_megatron.spec.native.stages import RESOURCES
+from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.sweep import Sweep
 
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\$\{[^}]*\}|\{\{|\$\{")
 
@@ -28,7 +36,7 @@ def name_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
                 job,
                 ("point",),
                 f"two jobs are named {job.name!r}",
-                "names must differ by every swept value",
+                "include every swept value in the name",
             )
             continue
         other = attempts.setdefault(job.stage_dir, job)
@@ -40,7 +48,7 @@ def name_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
                 job,
                 ("run_dir",),
                 f"works in the directory of {other.name}: {job.run_dir}",
-                "give each a run_dir of its own",
+                "give each job its own run_dir",
             )
 
 
@@ -56,7 +64,7 @@ def template_findings(jobs: Iterable[Job], *, refuse: bool = True) -> Iterator[F
         for key, text in paths if "{" in f"{job.name}{job.run_dir}{outputs}{log}" else ():
             found = _TEMPLATE.search(text)
             if found:
-                message = f"{key} still holds {found[0]!r} after everything is resolved: {text}"
+                message = f"{key} still contains {found[0]!r} after all expressions are evaluated: {text}"
                 hint = 'write expressions as "{{ name }}"'
                 yield Finding("template", job, (key,), message, hint, warning=not refuse)
         # searching all words at once is ten times faster
@@ -64,6 +72,40 @@ def template_findings(jobs: Iterable[Job], *, refuse: bool = True) -> Iterator[F
             # "{iteration}" belongs to each_checkpoint; a single "$" belongs to the shell
             found = _TEMPLATE.search(word)
             if found:
-                message = f"its command still holds {found[0]!r} after everything is resolved"
+                message = f"its command still contains {found[0]!r} after all expressions are evaluated"
                 yield Finding("template-in-command", job, ("command",), message, "", warning=True)
                 break
+
+
+def resource_name_findings(sweep: Sweep, jobs: Iterable[Job]) -> Iterator[Finding]:
+    """Yield the jobs whose expressions read another number than that of their resources.
+
+    :param jobs: of the sweep
+    """
+    if not isinstance(sweep, NativeSweep):
+        return
+    section_of = {instance.name: instance.stage for instance in sweep.tree}
+    read: dict[str, frozenset[str]] = {}
+    for job in jobs:
+        if job.stage not in read:
+            read[job.stage] = _read_names(sweep, section_of.get(job.stage, job.stage))
+        for key in read[job.stage].intersection(RESOURCES):
+            value, real = job.params.get(key), getattr(job.slurm, key) or 1
+            if value is not None and value != real:
+                yield Finding(
+                    f"resource-name:{key}",
+                    job,
+                    (key,),
+                    f"{{{{ {key} }}}} is {value!r} in expressions, and the job runs with slurm.{key} {real}",
+                    f'slurm: {{{key}: "{{{{ {key} }}}}"}}, or another name for the value',
+                    warning=True,
+                )
+
+
+def _read_names(sweep: NativeSweep, stage: str) -> frozenset[str]:
+    """Return the names that the expressions of a stage read, those of its resources apart."""
+    spec = sweep.spec
+    section = spec.stages[stage]
+    own = section.model_dump(exclude_none=True, exclude={"slurm"})
+    shared = [spec.params, spec.megatron, spec.sweep] if STAGE_KINDS[section.kind].runs_trainer else []
+    return template_names([own, spec.env, spec.point, *shared])

@@ -23,11 +23,16 @@ def notifier_problems(sweep: Sweep) -> Iterator[Problem]:
     )
 
     for number, section in enumerate(sweep.settings.notify):
-        errors = list(argument_errors(section.notifier, section.arguments))
         try:
-            check_arguments(notifier_class(section.notifier), section.arguments)
+            notifier = notifier_class(section.notifier)
         except NotifierError as error:
-            errors.append(error)
+            errors = [error]  # the class decides which arguments are right
+        else:
+            errors = list(argument_errors(section.notifier, section.arguments))
+            try:
+                check_arguments(notifier, section.arguments)
+            except NotifierError as error:
+                errors += [error] * all(error.argument != each.argument for each in errors)
         for each in errors:
             where = ("arguments", each.argument) if each.argument else ("notifier",)
             yield sweep.document.problem(("notify", number, *where), str(each), each.hint)

@@ -1,8 +1,8 @@
 """Check that no two jobs write the same files.
 
-A stage that finds another's results in its place passes over its own work (``each_checkpoint``), overwrites them, or
-counts as finished by them. Stages that follow each other may continue with what the one before has made, so a declared
-output of both is theirs together; a checkpoint is converted, and evaluated, once in a directory.
+A stage that finds another stage's results skips its own work (``each_checkpoint``), overwrites them, or counts as
+finished. Stages that follow each other may share a declared output, because the later one may continue with the files
+of the earlier one. A directory may have one conversion and one evaluation of a checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Result:
 
     @property
     def of_pattern(self) -> bool:
-        """Whether it comes from several runs outside the sweep, with a folder for each."""
+        """Whether the checkpoints come from several runs outside the sweep, each with its own folder."""
         return self.job.source is not None and self.job.source.is_pattern
 
     def meets(self, other: _Result) -> int | str | None:
@@ -71,7 +71,7 @@ def output_findings(
                 job,
                 (own,),
                 f"writes {path}, and so does {_named(sweep, other, job)}",
-                "a path of its own for each"
+                "give each its own path"
                 + (", with the point's values in it" if other.stage == job.stage else ""),
             )
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from airflow_megatron.checks.findings import Finding
+from airflow_megatron.checks.trainings.loaded_state import changed_state
 from airflow_megatron.checks.trainings.loading import loading_findings
 from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.arguments.tables import ArgumentError
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_megatron.requirements.training_arguments import TrainingArguments
+    from airflow_megatron.spec.model.jobs import Job
 
+_DIRECTORIES = ("save", "load")
+_CHANGES = ("restart", "after_rollback")
 _MODEL_SIZES = (
     "tensor_model_parallel_size",
     "pipeline_model_parallel_size",
@@ -39,13 +47,41 @@ def restart_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fin
             yield Finding(
                 "after-rollback",
                 job,
-                ("restart", "after_rollback"),
+                _CHANGES,
                 str(error),
                 "write it as under megatron:",
             )
             continue
+        directory = next((name for name in _DIRECTORIES if name in job.restart.after_rollback), None)
+        if directory is not None:
+            yield Finding(
+                "after-rollback-directory",
+                job,
+                _CHANGES,
+                f"with {directory} its checkpoints would be elsewhere, where no later attempt and stage looks for them",
+                f"drop {directory}",
+            )
         after = training.changed(job.restart.after_rollback)
-        yield from loading_findings(job, ("restart", "after_rollback"), after, training, job.stage)
+        yield from loading_findings(job, _CHANGES, after, training, job.stage)
+        yield from changed_state(job, _CHANGES, after, training, job.stage)
+
+
+def commands_after_rollbacks(trainings: Mapping[str, TrainingArguments]) -> list[Job]:
+    """Return the trainings whose command changes after a rollback, with that command."""
+    changed = []
+    for training in trainings.values():
+        job = training.job
+        if job.restart.after_rollback and job.script is None:
+            words = to_argv(job.restart.after_rollback, training.table)
+            changed.append(msgspec.structs.replace(job, command=(*job.command, *words)))
+    return changed
+
+
+def after_rollback(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings about such commands, placed at the changes."""
+    for finding in findings:
+        rule, message = f"after-rollback:{finding.rule}", f"after a rollback, {finding.message}"
+        yield replace(finding, rule=rule, message=message, keys=_CHANGES, names=())
 
 
 def _nodes(training: TrainingArguments) -> Iterator[Finding]:
@@ -69,11 +105,13 @@ def _nodes(training: TrainingArguments) -> Iterator[Finding]:
         gpus = nodes * (1 if job.slurm.gpus_per_node is None else job.slurm.gpus_per_node)
         if gpus % model:
             parallel = f"tensor × pipeline × context (or sequence) parallel size ({model})"
-            message = f"{nodes} nodes have {gpus} GPUs, which {parallel} does not divide"
+            having = counted(nodes, "node has", "nodes have")
+            message = f"{having} {counted(gpus, 'GPU')}, which {parallel} does not divide"
             yield Finding("nodes-model", job, place, message, "remove this number of nodes")
         elif micro and batch and batch % (micro * gpus // model):
             message = (
-                f"on {nodes} nodes the data parallel size is {gpus // model}: times micro_batch_size ({micro}) it does "
+                f"on {counted(nodes, 'node')} the data parallel size is {gpus // model}: times "
+                f"micro_batch_size ({micro}) it does "
                 f"not divide global_batch_size ({batch})"
             )
             yield Finding("nodes-batch", job, place, message, "remove this number of nodes")

@@ -1,4 +1,4 @@
-"""Check that jobs need nothing that a restricted key cannot do; docs/security.md lists what it can."""
+"""Check that jobs need only what a restricted key permits; docs/security.md lists it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
 
 _OWN_HIDDEN: Final = frozenset((JOBS, ARRAYS, SUBMITTING, ENVIRONMENTS))
-"""Hidden folders that the key may name."""
+"""Hidden folders that the key permits in paths."""
 _SECRET: Final = re.compile(rf"/(?:{re.escape(JOBS)}|{re.escape(ARRAYS)})/.*/{SECRETS}/")
 
 
@@ -32,19 +32,19 @@ def restricted_key_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Ite
 
 
 def _command_findings(job: Job, cluster: ClusterProfile) -> Iterator[Finding]:
-    told = f"the key of cluster {cluster.name} is restricted, and runs no command"
+    refusal = f"the key of cluster {cluster.name} is restricted, and runs no command"
     if job.stage_kind.runs_first_on_login_node(job):
         yield Finding(
             "restricted-login-node",
             job,
             ("params", "where"),
-            f"{told} on the login node",
+            f"{refusal} on the login node",
             "remove where, and give the stage a partition with internet; or fetch by hand on the login node, and set "
             "HF_HOME in the profile",
         )
     if any(event.do == "run" for event in job.events):
         yield Finding(
-            "restricted-event", job, ("events",), f"{told} of an event", "do: notify, or another action"
+            "restricted-event", job, ("events",), f"{refusal} of an event", "do: notify, or another action"
         )
     for key, leaf in _leaves(job):
         if leaf.kind == "command":
@@ -52,7 +52,7 @@ def _command_findings(job: Job, cluster: ClusterProfile) -> Iterator[Finding]:
                 "restricted-command",
                 job,
                 (key,),
-                f"{told} of a condition",
+                f"{refusal} of a condition",
                 "let a job write a file below the run root, and wait for it: file: PATH",
             )
 
@@ -72,7 +72,7 @@ def _path_findings(job: Job, cluster: ClusterProfile) -> Iterator[Finding]:
 
 
 def _paths(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the paths that are read or written over the connection, with the keys that give them."""
+    """Yield the paths that are read or written over the connection, with the keys of the spec that set them."""
     yield "RUN_DIR", job.run_dir
     if job.log is not None:
         yield "template", posixpath.dirname(job.log_file(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
@@ -13,6 +14,7 @@ from airflow_megatron.slurm.submission.sbatch_options import (
     read_options,
     refused_options,
     split_directive,
+    wrong_value,
 )
 
 if TYPE_CHECKING:
@@ -26,10 +28,18 @@ _OF_FIELDS: Final[Mapping[str, str]] = {
     "cpus-per-task": "cpus_per_task",
     "gpus-per-node": "gpus_per_node",
     "nodes": "nodes",
+    "partition": "partition",
     "time": "time",
 }
-"""Options that a field of ``slurm:`` gives. Beside the field they would win, and the number of processes, the cluster's
-limits, estimates and the end before the walltime would be those of another job."""
+"""Options that a field of ``slurm:`` sets. sbatch would use the option instead of the field. The number of
+processes, the checks of limits, the estimates and the end before the walltime would then be those of another job."""
+
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    "chdir": "use cd in the script; relative paths refer to the submission's own",
+    "output": "the log is output_file",
+    "error": "both streams go to output_file",
+}
 
 
 def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
@@ -39,7 +49,7 @@ def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
             yield from _of_rendered(job)
         else:
             for words, key, where in (
-                (job.slurm.options, "cmd", "its command gives sbatch"),
+                (job.slurm.options, "cmd", "its command passes sbatch"),
                 (directive_options(job.script), "template", "its script holds #SBATCH"),
             ):
                 if words:
@@ -47,6 +57,7 @@ def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
                     for refused in refused_options(options, own_script=True):
                         yield _finding(job, refused, (key,), where)
                     yield from _mistakes(job, options, (key,), where)
+                    yield from _replaced(job, options, (key,), where)
             if others := other_directives(job.script):
                 message = f"its script holds {others[0][:80]}: options of PBS and LSF are not read"
                 hint = "write them as #SBATCH lines, or remove them"
@@ -64,17 +75,39 @@ def _of_rendered(job: Job) -> Iterator[Finding]:
     for option in given:
         field = next((_OF_FIELDS[name] for name in option.meant if name in _OF_FIELDS), None)
         if field is not None and len(option.meant) == 1:
-            message = f"slurm.options hold {' '.join(option.words)[:80]}, which slurm.{field} is for"
+            message = f"slurm.options hold {' '.join(option.words)[:80]}, which slurm.{field} sets"
             hint = f"write {field}: … in slurm:"
             yield Finding(f"sbatch {option.name}", job, keys, message, hint, warning=True)
     yield from _mistakes(job, given, keys, "slurm.options hold")
 
 
+def _replaced(
+    job: Job, options: Sequence[SbatchOption], keys: tuple[str, ...], where: str
+) -> Iterator[Finding]:
+    """Yield options of a user's script that give way to other values of the submission's own."""
+    directory = job.work_dir or job.run_dir
+    log = (job.log or "").replace("{attempt}", "1")
+    for option in options:
+        name, value = option.name, option.value or ""
+        own = {"chdir": directory, "output": log, "error": log, "open-mode": "append"}.get(name)
+        if (
+            own is None
+            or posixpath.join(directory, value) == own
+            or (name == "open-mode" and value[:1] == "a")
+        ):
+            continue
+        message = f"{where} {' '.join(option.words)[:80]}, which gives way to the submission's own {own}"
+        yield Finding(f"sbatch {name}", job, keys, message, _INSTEAD.get(name, "remove it"), warning=True)
+
+
 def _mistakes(
     job: Job, options: Sequence[SbatchOption], keys: tuple[str, ...], where: str
 ) -> Iterator[Finding]:
-    """Yield options that are probably mistakes."""
+    """Yield options that sbatch refuses, or that are probably mistakes."""
     for option in options:
+        if instead := wrong_value(option):
+            message = f"{where} {' '.join(option.words)[:80]}, which sbatch refuses"
+            yield Finding(f"sbatch {option.name}", job, keys, message, instead)
         if "comment" in option.meant:
             message = f"{where} --comment, which gives way to the submission's own"
             yield Finding("sbatch comment", job, keys, message, "remove it", warning=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.requirements.queue_estimates import longest_time, most_jobs_at_once
 from airflow_megatron.slurm.submission.sbatch_options import directive_options, read_options, split_directive
-from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
+from airflow_megatron.spec.documents.quantities import counted, parse_duration, slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ _GPU_OPTIONS: Final = frozenset(("gres", "gpus", "gpus-per-node"))
 
 
 def site_rule_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
-    """Yield the jobs that violate a rule of ``cluster.rules``; of an unverified rule as warnings."""
+    """Yield the jobs that violate a rule of ``cluster.rules``; for an unverified rule as warnings."""
     if not cluster.rules:
         return
     for job in jobs:
@@ -41,7 +41,7 @@ def site_rule_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator
             ]
             for partition in (job.slurm.partition or "").split(",")
         ]
-        # of several partitions Slurm takes one that the job fits
+        # Slurm uses any of several partitions that can run the job
         yield from min(found, key=_weight)
 
 
@@ -62,7 +62,7 @@ def queue_rule_problems(
         most = min(most, sweep.settings.max_jobs or most)
         nodes = sum(sorted((job.slurm.node_count for job in about), reverse=True)[:most])
         due, waits = (
-            f"up to {most} jobs can be due at once",
+            f"up to {counted(most, 'job')} can be due at once",
             "no change is needed: the others start as these end",
         )
         if rule.max_jobs is not None and most > rule.max_jobs:
@@ -73,7 +73,7 @@ def queue_rule_problems(
         if rule.max_running is not None and most > rule.max_running:
             warnings.append((f"{due}, of which {rule.max_running} run", rule, waits))
         if rule.max_running_nodes is not None and nodes > rule.max_running_nodes:
-            running = f"{due}, with {nodes} nodes, of which {rule.max_running_nodes} run jobs"
+            running = f"{due}, with {counted(nodes, 'node')}, of which {rule.max_running_nodes} run jobs"
             warnings.append((running, rule, waits))
     return [
         sweep.document.problem(
@@ -116,7 +116,8 @@ def purge_problems(sweep: Sweep, jobs: Sequence[Job], points: int, cluster: Clus
     origin = f" ({storage.source}, read {storage.read})" if storage.source else ""
     message = (
         f"the jobs can take {needed / _DAY_S:.0f} days one after another (walltime of one attempt each,"
-        f" {sweep.settings.max_active_points} points at a time); cluster {cluster.name} deletes files without access"
+        f" {counted(sweep.settings.max_active_points, 'point')} at a time); cluster {cluster.name} "
+        "deletes files without access"
         f" for {kept / _DAY_S:g} days{origin}"
     )
     hint = "raise max_active_points, split the sweep, or write a run_root in the profile where files are kept"
@@ -165,31 +166,29 @@ def _origin(rule: SiteRuleSection) -> str:
 def _size_findings(rule: SiteRuleSection, job: Job) -> Iterator[Finding]:
     nodes, seconds, gpus = job.slurm.node_count, job.slurm.time, job.slurm.gpus
     if rule.min_nodes is not None and nodes < rule.min_nodes:
-        hint = f"nodes of at least {rule.min_nodes}, or another partition"
-        yield _finding(rule, job, "nodes", f"asks for {_counted(nodes)}", hint)
+        hint = f"request at least {counted(rule.min_nodes, 'node')}, or use another partition"
+        yield _finding(rule, job, "nodes", f"requests {counted(nodes, 'node')}", hint)
     if rule.max_nodes is not None and nodes > rule.max_nodes:
-        hint = f"nodes of at most {rule.max_nodes}, or another partition"
-        yield _finding(rule, job, "nodes", f"asks for {_counted(nodes)}", hint)
+        hint = f"request at most {counted(rule.max_nodes, 'node')}, or use another partition"
+        yield _finding(rule, job, "nodes", f"requests {counted(nodes, 'node')}", hint)
     if rule.max_running_nodes is not None and nodes > rule.max_running_nodes:
-        hint = f"nodes of at most {rule.max_running_nodes}: the job would never start"
-        yield _finding(rule, job, "nodes", f"asks for {_counted(nodes)}", hint)
+        hint = f"request at most {counted(rule.max_running_nodes, 'node')}: the job would never start"
+        yield _finding(rule, job, "nodes", f"requests {counted(nodes, 'node')}", hint)
     if rule.whole_node_gpus is not None and 0 < gpus < rule.whole_node_gpus:
         hint = f"gpus_per_node: {rule.whole_node_gpus}, or a partition that shares nodes"
-        yield _finding(rule, job, "gpus_per_node", f"uses {gpus} GPUs of a node", hint, warning=True)
+        yield _finding(
+            rule, job, "gpus_per_node", f"uses {counted(gpus, 'GPU')} of a node", hint, warning=True
+        )
     if seconds is None:
         return
     longest = None if rule.max_time is None else parse_duration(rule.max_time)
     if longest is not None and seconds > longest:
         hint = f'time: "{slurm_time(longest)}"; a longer training continues in further attempts'
-        yield _finding(rule, job, "time", f"asks for {slurm_time(seconds)} on {_counted(nodes)}", hint)
+        yield _finding(rule, job, "time", f"requests {slurm_time(seconds)} on {counted(nodes, 'node')}", hint)
     if rule.max_node_hours is not None and nodes * seconds > rule.max_node_hours * 3600:
         most = slurm_time(int(rule.max_node_hours * 3600 / nodes))
-        asked = f"asks for {nodes * seconds / 3600:g} node-hours"
-        yield _finding(rule, job, "time", asked, f'time: "{most}" on {_counted(nodes)}')
-
-
-def _counted(nodes: int) -> str:
-    return "1 node" if nodes == 1 else f"{nodes} nodes"
+        asked = f"requests {nodes * seconds / 3600:g} node-hours"
+        yield _finding(rule, job, "time", asked, f'time: "{most}" on {counted(nodes, "node")}')
 
 
 def _option_findings(
@@ -218,7 +217,7 @@ def _gpu_request(job: Job, cluster: ClusterProfile, given: frozenset[str]) -> st
 
 
 def _given_options(job: Job) -> frozenset[str]:
-    """Return the long names of the options that the job gives word by word."""
+    """Return the long names of the sbatch options in the job's ``options``."""
     words = [word for option in job.slurm.options for word in split_directive(option)]
     if job.script is not None:
         words = [*job.slurm.options, *directive_options(job.script)]

@@ -28,8 +28,8 @@ def tracker_problems(sweep: Sweep) -> Iterator[Problem]:
         if first != number:
             yield sweep.document.problem(
                 ("trackers", number),
-                f"{section.tracker} at {section.connection} is given twice, and would receive all records twice",
-                "remove one, or give it another project",
+                f"{section.tracker} at {section.connection} is listed twice, and would receive all records twice",
+                "remove one, or write another project",
             )
 
 
@@ -41,7 +41,7 @@ def tracker_findings(sweep: Sweep, jobs: Sequence[Job]) -> Iterator[Finding]:
     for name in dict.fromkeys(section.tracker for section in sweep.settings.trackers):
         for argument in TRACKERS[name].job_arguments:
             for job in jobs:
-                if _gives(job, argument):
+                if _sets_argument(job, argument):
                     yield Finding(
                         f"{name} twice",
                         job,
@@ -52,7 +52,7 @@ def tracker_findings(sweep: Sweep, jobs: Sequence[Job]) -> Iterator[Finding]:
                     )
 
 
-def _gives(job: Job, argument: str) -> bool:
+def _sets_argument(job: Job, argument: str) -> bool:
     """Return whether a job gives an argument a value that is not empty."""
     flag = f"--{argument.replace('_', '-')}"
     spellings = (flag, f"--{argument}")

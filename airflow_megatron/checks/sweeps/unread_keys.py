@@ -42,10 +42,12 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
     if table.get(name) is not None:
         return _with_dashes(name)
     if argument_table(spec.release).get(name) is not None:
-        message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
-        return message, "drop it, or use another trainer"
+        message = f"the trainer {spec.trainer} does not accept {spec.release}'s argument {name!r}"
+        return message, "remove it, or use another trainer"
     hint = (
-        key_in_place_of_value(name) or suggestion(table.nearest(name)) or "own variables stand under params:"
+        key_in_place_of_value(name)
+        or suggestion(table.nearest(name))
+        or "write your own variables under params:"
     )
     return f"{_parser(spec, table)} has no argument {name!r}", hint
 
@@ -81,7 +83,7 @@ def unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
             hint = (
                 key_in_place_of_value(name)
                 or suggestion(table.nearest(name))
-                or "use it in an expression, or drop it"
+                or "use it in an expression, or remove it"
             )
         place = next(
             (path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1] == key),

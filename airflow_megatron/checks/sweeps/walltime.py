@@ -1,4 +1,4 @@
-"""Check that ``exit_duration_in_mins`` ends before the walltime."""
+"""Check that ``exit_duration_in_mins`` ends before the walltime, and that a job is not told to exit as it starts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,22 @@ if TYPE_CHECKING:
 
 
 def walltime_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield the trainings whose ``exit_duration_in_mins`` does not end before their walltime.
+    """Yield the trainings whose ``exit_duration_in_mins`` or ``signal_before`` does not fit into their walltime.
 
     :param trainings: the arguments of the training jobs, by run directory
     """
     for training in trainings.values():
         job, minutes = training.job, training.number("exit_duration_in_mins")
-        seconds = job.slurm.time
+        seconds, signal = job.slurm.time, job.slurm.signal_before
+        if seconds is not None and signal is not None and signal >= seconds:
+            yield Finding(
+                "signal-before-start",
+                job,
+                ("slurm", "signal_before"),
+                f"each attempt would be told to save and exit as it starts: {slurm_time(signal)} before the end of its"
+                f" walltime of {slurm_time(seconds)}",
+                f"signal_before: {max(seconds // 4, 1)}s or less",
+            )
         if minutes is not None and seconds is not None and minutes * 60 >= seconds:
             yield Finding(
                 "exit-after-walltime",

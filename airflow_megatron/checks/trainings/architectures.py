@@ -109,7 +109,9 @@ def _model(training: TrainingArguments, cluster: ClusterProfile) -> dict[str, An
     _, settings = read_settings(
         words, job.world_size, job.release, machine=machine_of(job, cluster), flags=reader(training.table)
     )
-    return {"saved": {argument.dest: getattr(settings, argument.dest) for argument in training.table}}
+    # the settings hold no argument of a fork that is not given
+    saved = {argument.dest: getattr(settings, argument.dest, argument.default) for argument in training.table}
+    return {"saved": saved}
 
 
 def _choice(job: Job) -> dict[str, Any]:
@@ -124,13 +126,13 @@ def _choice(job: Job) -> dict[str, Any]:
 def _finding(job: Job, training: TrainingArguments, answer: Mapping[str, Any]) -> Finding:
     given = {argument.dest: name for name in training.job.params if (argument := training.table.get(name))}
     names = [given.get(setting, setting) for setting in answer["settings"]]
-    at_fault = next((given[setting] for setting in answer["settings"] if setting in given), "megatron")
     return Finding(
         f"architecture:{job.stage}:{','.join(names)}",
         training.job,
-        (at_fault,),
+        ("megatron",),
         f"{job.stage} cannot convert its checkpoints: {answer['problem']}",
         f"change {' and '.join(names)}; or the converter or hf_architecture of {job.stage}",
         # a site's template may extend the command
         warning=training.job.template is not None,
+        names=tuple(names),
     )

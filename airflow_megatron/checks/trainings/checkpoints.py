@@ -103,7 +103,7 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
 
 
 def checkpoint_findings(jobs: Iterable[Job], trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield every checkpoint that a job waits for, starts from or works on and that will not be there.
+    """Yield every checkpoint that a job waits for, starts from or processes, and that will not exist.
 
     :param jobs: the jobs of a plan
     :param trainings: the arguments of its training jobs by run directory
@@ -116,33 +116,70 @@ def checkpoint_findings(jobs: Iterable[Job], trainings: Mapping[str, TrainingArg
             if obstacle:
                 rule, message, hint = obstacle
                 yield Finding(rule, job, keys, message, hint)
-        if job.trains and job.iteration is not None and job.run_dir in saved:
+        for leaf, keys in _optional(job):
+            source = saved.get(run_dir_of(leaf.path))
+            obstacle = source.obstacle(leaf.iteration) if source and leaf.iteration is not None else None
+            if obstacle:
+                message = f"a condition that never holds {obstacle[1]}"
+                yield Finding(f"never-holds:{keys[0]}", job, keys, message, obstacle[2], warning=True)
+        if job.trains and job.run_dir in saved:
             last = saved[job.run_dir].last
-            if last is not None and last <= job.iteration:
-                yield Finding(
-                    "nothing-to-train",
-                    job,
-                    ("train_iters",),
-                    f"starts at iteration {job.iteration} and ends at train_iters {last}: there is nothing to train",
-                    f"train_iters counts from 0: more than {job.iteration}",
-                )
+            arguments = trainings[job.run_dir]
+            if last is not None and last <= (job.iteration or 0) and not arguments.value("skip_train"):
+                yield _nothing_to_train(job, arguments, last)
         yield from _each_checkpoint(job, saved)
 
 
+def _nothing_to_train(job: Job, arguments: TrainingArguments, last: int) -> Finding:
+    if job.iteration is None and (samples := arguments.count("train_samples")) is not None:
+        batch = arguments.count("global_batch_size")
+        return Finding(
+            "nothing-to-train",
+            job,
+            ("train_samples",),
+            f"train_samples {samples} is less than one batch of global_batch_size {batch}: there is nothing to train",
+            f"train_samples of {batch} or more",
+        )
+    return Finding(
+        "nothing-to-train",
+        job,
+        ("train_iters",),
+        f"starts at iteration {job.iteration or 0} and ends at train_iters {last}: there is nothing to train",
+        f"train_iters counts from 0: more than {job.iteration or 0}",
+    )
+
+
 def _needed(job: Job) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-    """Yield run directory, iteration and place of the checkpoints that a job cannot do without."""
+    """Yield run directory, iteration and place of the checkpoints that a job needs."""
     if job.iteration is not None and not _fresh(job):
         if job.trains and job.parent_dir:
             yield job.parent_dir, job.iteration, START
         elif job.stage_kind.works_on:
             yield job.run_dir, job.iteration, START if "iteration" not in job.params else ("iteration",)
-    for leaf in _required(job.start) if job.start else ():
-        if leaf.kind == "checkpoint" and leaf.iteration is not None:
-            yield run_dir_of(leaf.path), leaf.iteration, START
+    if not job.trains and not job.stage_kind.works_on and job.parent_dir:
+        for dependency in job.depends_on:
+            if dependency.iteration is not None:
+                yield job.parent_dir, dependency.iteration, START
+    for condition, keys in ((job.start, START), (job.finish, ("finish", "checkpoint"))):
+        for leaf in _required(condition) if condition else ():
+            if leaf.kind == "checkpoint" and leaf.iteration is not None:
+                yield run_dir_of(leaf.path), leaf.iteration, keys
+
+
+def _optional(job: Job) -> Iterator[tuple[Condition, tuple[str, ...]]]:
+    """Yield the checkpoints, with their place, that conditions of a job ask for and that it can do without."""
+    if not (job.start or job.finish or job.cancel or job.events):
+        return
+    conditions = [(job.start, "start"), (job.finish, "finish"), (job.cancel, "cancel")]
+    for condition, key in (*conditions, *((event.condition, "events") for event in job.events)):
+        needed = list(_required(condition)) if condition and key in ("start", "finish") else []
+        for leaf in condition.leaves() if condition else ():
+            if leaf.kind == "checkpoint" and leaf not in needed:
+                yield leaf, (key,)
 
 
 def _required(condition: Condition) -> Iterator[Condition]:
-    """Yield the leaves without which a condition cannot hold."""
+    """Yield the leaves that must hold for a condition to hold."""
     if condition.kind == "all":
         for part in condition.parts:
             yield from _required(part)
@@ -155,7 +192,7 @@ def _fresh(job: Job) -> Sequence[Condition]:
 
 
 def _each_checkpoint(job: Job, saved: Mapping[str, SavedCheckpoints]) -> Iterator[Finding]:
-    """Yield the stages that work on each checkpoint of a run that deletes some of them."""
+    """Yield the stages that process each checkpoint of a run that deletes some of them."""
     for leaf in _fresh(job):
         source = saved.get(run_dir_of(leaf.path))
         if (
@@ -170,7 +207,7 @@ def _each_checkpoint(job: Job, saved: Mapping[str, SavedCheckpoints]) -> Iterato
                 job,
                 ("each_checkpoint",),
                 f"save_retain_interval of {source.stage} deletes checkpoints that are not multiples of {source.kept},"
-                " perhaps before they are worked on",
+                " perhaps before they are processed",
                 f"each_checkpoint: {{spacing: {source.kept}}}",
                 warning=True,
             )

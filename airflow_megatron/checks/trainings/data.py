@@ -1,11 +1,17 @@
-"""Checks before submission: the data of trainings whose program does not say it early."""
+"""Check the data of trainings for errors that the training program reports late."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
-from airflow_megatron.megatron.arguments.data_blends import BLENDS, HINT, blend_problem
+from airflow_megatron.megatron.arguments.data_blends import (
+    BLENDS,
+    HINT,
+    SHARES_HINT,
+    blend_problem,
+    share_problem,
+)
 from airflow_megatron.megatron.trainers.trainer import trainer_called
 
 if TYPE_CHECKING:
@@ -20,10 +26,13 @@ def data_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Findin
     :param trainings: the arguments of the training jobs by run directory
     """
     for arguments in trainings.values():
-        by_rules = trainer_called(arguments.job.trainer).checked_by == "upstream_rules"
+        checked_by = trainer_called(arguments.job.trainer).checked_by
+        by_rules = checked_by == "upstream_rules"
         for name in [name for name in BLENDS if name in arguments]:
             blend = arguments.value(name)
-            # on a command line it is one word, which rules cannot tell from a data set of that name
+            # on a command line the blend is one word, which the rules cannot distinguish from a data set of that name
             problem = None if by_rules and not isinstance(blend, str) else blend_problem(blend)
             if problem:
                 yield Finding(f"blend:{name}", arguments.job, (name,), f"{name} {problem}", HINT)
+            elif checked_by == "program" and (problem := share_problem(blend)):
+                yield Finding(f"shares:{name}", arguments.job, (name,), f"{name} {problem}", SHARES_HINT)

@@ -57,7 +57,9 @@ def loading_findings(
         return
     kept = ("lr", "min_lr") if trainer_called(job.trainer).keeps_bounds else ()
     bounds = [name for name in differing if name in kept]
-    hint = f"the {' and '.join(bounds)} of {source}; or trainer: megatron_core, which uses new ones"
+    hint = (
+        f"keep the {' and '.join(bounds)} of {source}; or write trainer: megatron_core, which uses new ones"
+    )
     if bounds and release_number(job.release) >= _BOUNDS_ARE_KEYS:
         message = f"{job.release} cannot load the optimizer of {source} with another {' and '.join(bounds)}"
         yield Finding("bounds-refused", job, place, message, hint)

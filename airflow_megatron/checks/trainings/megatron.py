@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
+from airflow_megatron.checks.trainings.schedules import RULES_OF_SCHEDULES
 from airflow_megatron.megatron.arguments.tables import ArgumentError
 from airflow_megatron.megatron.commands.commands import (
     comparable_words,
@@ -15,6 +16,8 @@ from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
 from airflow_megatron.requirements.job_machine import machine_of
+from airflow_megatron.requirements.training_arguments import given_names
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,5 +65,9 @@ def megatron_findings(jobs: Sequence[Job], arguments: JobArguments) -> Iterator[
         except ArgumentError:
             return  # an unknown release is reported at its key in the spec
         for problem in known[key]:
-            message = f"{job.release} refuses it on {world_size} GPUs: {problem.message}"
-            yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.hint)
+            if job.trains and problem.rule in RULES_OF_SCHEDULES:
+                continue  # reported by schedule_findings
+            message = f"{job.release} refuses it on {counted(world_size, 'GPU')}: {problem.message}"
+            suspects = (given_names(job, arguments.table(job), group) for group in problem.suspects)
+            names = next(filter(None, suspects), ())
+            yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.hint, names=names)

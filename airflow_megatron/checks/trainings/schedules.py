@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.checks.trainings.loading import loading_findings
 from airflow_megatron.megatron.arguments.schedule import Schedule
+from airflow_megatron.megatron.rules.rule import Rule
 from airflow_megatron.megatron.trainers.trainer import trainer_called
+from airflow_megatron.megatron.validation.optimizer_schedule import LENGTHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_megatron.requirements.training_arguments import TrainingArguments
 
+RULES_OF_SCHEDULES: Final = frozenset(rule.name for rule in LENGTHS if isinstance(rule, Rule))
+"""The rules of Megatron that :func:`schedule_findings` reports, for all trainers, with the keys of a spec."""
 _JUMP = 0.02
 """Smallest change of the learning rate, as a fraction of its peak, that counts as a jump."""
 
@@ -23,7 +27,11 @@ def schedule_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fi
 
     :param trainings: the arguments of the training jobs by run directory
     """
-    schedules = {run_dir: Schedule.of(arguments) for run_dir, arguments in trainings.items()}
+    schedules = {
+        # of two lengths, which every program refuses, none is the schedule's
+        run_dir: None if _has_two_lengths(arguments) else Schedule.of(arguments)
+        for run_dir, arguments in trainings.items()
+    }
     for run_dir, arguments in trainings.items():
         schedule = schedules[run_dir]
         if schedule is None:
@@ -37,6 +45,10 @@ def schedule_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fi
         parent, before = trainings.get(parent_dir), schedules.get(parent_dir)
         if parent and before and arguments.job.iteration is not None and before.unit == schedule.unit:
             yield from _branch(arguments, schedule, parent, before, arguments.job.iteration)
+
+
+def _has_two_lengths(arguments: TrainingArguments) -> bool:
+    return "train_iters" in arguments and "train_samples" in arguments
 
 
 def _impossible(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Finding]:
@@ -79,7 +91,7 @@ def _odd_ends(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Find
             job,
             (_warmup_name(arguments, unit),),
             f"the training ends at {schedule.length}, inside the warm-up of {schedule.warmup:.0f} {_words(unit)}: the"
-            f" learning rate gets no higher than {schedule.rate(schedule.length) * 100:.3g}% of its peak",
+            f" learning rate never exceeds {schedule.rate(schedule.length) * 100:.3g}% of its peak",
             "shorten the warm-up, or train longer",
             warning=True,
         )

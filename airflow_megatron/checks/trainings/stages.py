@@ -27,11 +27,11 @@ def stage_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
         for name in job.variables:
             if name not in job.params or name in kind.params:
                 continue
-            if hint := _meant(name, tuple(kind.params)):
+            if hint := _spelling_hint(name, tuple(kind.params)):
                 message = f"{job.kind} does not read {name}"
                 yield Finding(f"param:{name}", job, (name,), message, hint, warning=True)
 
 
 @functools.lru_cache(maxsize=1024)  # the jobs of all points of a stage have the same names
-def _meant(name: str, params: tuple[str, ...]) -> str:
+def _spelling_hint(name: str, params: tuple[str, ...]) -> str:
     return did_you_mean(name, params, limit=1, alike=0.8)

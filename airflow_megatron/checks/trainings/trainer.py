@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
+import functools
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.megatron.commands.commands import comparable_words, runs_pretrain_gpt, search_starter
+from airflow_megatron.megatron.rules.argument_problem import named_arguments
 from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.requirements.job_programs import answers
+from airflow_megatron.slurm.submission.job_script import is_shipped_template, template_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from airflow_megatron.spec.model.jobs import Job
 
 _MISSING: Final = " must be given"
-_FLAG: Final = re.compile(r"--([a-z][\w-]*)")
 
 
 def _runs_own_trainer(job: Job) -> bool:
@@ -24,16 +26,18 @@ def _runs_own_trainer(job: Job) -> bool:
     return asked and not job.extra_arguments and runs_pretrain_gpt(job.command)
 
 
-def trainer_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
-    """Yield the errors with which the trainer would end at its start.
+def trainer_findings(jobs: Sequence[Job], templates: Path) -> Iterator[Finding]:
+    """Yield the errors with which the trainer would exit at its start.
 
-    A project without the trainer's folder is not asked, nor is the trainer about arguments that only a fork of it has.
-    What is missing is a warning, because a site's template may add it. Of upstream's searches for a learning rate only
-    the starter's own options are asked about.
+    A project without the trainer's folder is not checked; arguments that only a fork has are not checked either. A
+    missing argument is a warning if the job's template is not the shipped one, because it may add the argument. Of
+    upstream's searches for a learning rate, only the starter's own options are checked.
 
     :param jobs: with their commands
+    :param templates: folder of the cluster's sbatch templates
     :raises RuntimeError: if the trainer's program fails
     """
+    is_shipped = functools.cache(lambda name: is_shipped_template(name, templates))
     alike: dict[tuple[tuple[str, ...], int, str | None], list[Job]] = {}
     for job in jobs:
         starter = search_starter(job.command)
@@ -44,14 +48,16 @@ def trainer_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
     for refused, problem in zip(alike.values(), answers("check_arguments.py", asked), strict=True):
         if problem is None:
             continue
-        names = [flag.replace("-", "_") for flag in _FLAG.findall(problem)]
+        names = named_arguments(problem)
+        missing = problem.endswith(_MISSING)
+        verb = "give" if missing else "change"
         for job in refused:
-            given = next((name for name in names if name in job.params), None)
             yield Finding(
                 f"trainer:{','.join(names)}",
                 job,
-                (given or "megatron",),
+                ("megatron",),
                 f"the trainer refuses it (world size {job.world_size}): {problem}",
-                f"change {' or '.join(dict.fromkeys(names))}" if names else "see pretrain_gpt.py --help",
-                warning=problem.endswith(_MISSING),
+                f"{verb} {' or '.join(names)}" if names else "see pretrain_gpt.py --help",
+                warning=missing and not is_shipped(template_name(job)),
+                names=names,
             )

@@ -1,9 +1,9 @@
 """Check that a branch does not run out of validation samples.
 
-Megatron sets aside ``(train_iters // eval_interval + 1) × eval_iters × global_batch_size`` samples for a training's
+Megatron reserves ``(train_iters // eval_interval + 1) × eval_iters × global_batch_size`` samples for a training's
 validations and reads them in order (``megatron/training/training.py``, ``get_train_valid_test_num_samples``). A branch
-takes over from its checkpoint how many its trunk has read; with a longer interval it sets too few aside and ends with
-StopIteration.
+loads from its checkpoint the number of samples that its trunk has read. With a longer interval it reserves too few
+samples and ends with StopIteration.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def validation_sample_findings(trainings: Mapping[str, TrainingArguments]) -> It
             job,
             ("eval_interval",),
             f"its validations need {before + own} samples, {before} of which {parent.job.stage} has read before "
-            f"checkpoint {job.iteration}, but Megatron sets {aside} aside with eval_interval {interval}: the job "
+            f"checkpoint {job.iteration}, but Megatron reserves {aside} with eval_interval {interval}: the job "
             "ends with StopIteration",
             f"eval_interval: {known[0]}, as for {parent.job.stage}" if known else "a shorter eval_interval",
             warning=True,

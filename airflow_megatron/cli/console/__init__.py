@@ -1,5 +1,5 @@
-"""The console that tables are printed on, and how much is printed.
+"""The console output: tables, and how much is printed.
 
-Imports nothing of the package.
-All commands use it.
+Imports nothing from the package.
+The commands on specs and on runs use it.
 """

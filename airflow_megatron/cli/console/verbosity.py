@@ -32,7 +32,9 @@ def set_verbosity(*, quiet: bool, verbose: bool, debug: bool) -> None:
 
 
 def log_to_standard_error() -> None:
-    """Keep Airflow's log, which its import sets up, out of standard output: that is for the answer of a command."""
+    """Redirect Airflow's log, which its import sets up, away from standard output, which is for the output of a
+    command.
+    """
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.__stdout__):
             handler.setStream(sys.stderr)

@@ -1,5 +1,5 @@
 """Commands for the data of sweeps: archive and delete.
 
-Imports ``runs``, ``plans`` and the layers below.
-``command_line`` names them.
+Imports ``cli.runs``, ``cli.plans``, ``dag_factory`` and the layers below.
+``command_line`` lists them.
 """

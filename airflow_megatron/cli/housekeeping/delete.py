@@ -16,6 +16,7 @@ from airflow_megatron.slurm.polling.queue_states import fetch_queue_states
 from airflow_megatron.slurm.remote.run_folders import folders_script, parse_folders
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.supervision.attempts import answered, slurm_commands
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ REMOVAL_S: Final = 6 * 3600.0
 def refuse_under_way(remains: Remains) -> None:
     """Refuse the deletion if a selected run or job is in progress.
 
-    :raises HousekeepingError: names the runs or jobs in progress
+    :raises HousekeepingError: with the runs or jobs in progress
     :raises airflow_megatron.slurm.remote.transport.TransportError: if a login node does not answer
     """
     under_way = [
@@ -99,7 +100,7 @@ def what_is_there(remains: Remains) -> Iterator[str]:
         yield what if remains.is_whole_sweep else f"left alone: {what}, which all points and runs share"
     for dag_id, runs in remains.airflow_runs.items():
         names = ", ".join(list(runs)[:4]) + (" …" if len(runs) > 4 else "")
-        yield f"{len(runs)} runs of {dag_id} in Airflow's database: {names}"
+        yield f"{counted(len(runs), 'run')} of {dag_id} in Airflow's database: {names}"
 
 
 def delete(remains: Remains) -> Iterator[str]:
@@ -107,7 +108,7 @@ def delete(remains: Remains) -> Iterator[str]:
 
     The command can be repeated after an interruption at any time.
 
-    :raises HousekeepingError: if a folder could not be deleted; runs and stored plans, which name it, are kept
+    :raises HousekeepingError: if a folder could not be deleted; runs and stored plans, which refer to it, are kept
     :raises airflow_megatron.slurm.remote.transport.TransportError: if a login node does not answer
     """
     problems: list[str] = []
@@ -145,7 +146,7 @@ def _delete_runs(remains: Remains) -> Iterator[str]:
             gone = delete_runs(dag_id, session, list(runs))
         for run in gone:
             store.forget(dag_id, run)
-        yield f"{len(gone)} runs of {dag_id} in Airflow's database"
+        yield f"{counted(len(gone), 'run')} of {dag_id} in Airflow's database"
     if remains.points is None:
         noted = [remains.run] if remains.run else store.runs(remains.sweep)
         for run in noted:  # stored plans of runs that are no longer in Airflow's database

@@ -64,8 +64,8 @@ class Remains:
     :param sites: its folders; empty if one run is selected, because the runs of a sweep share them
     :param airflow_runs: DAG → run → whether it has ended
     :param reports: folders of reports on this machine
-    :param store: the results store, if it holds rows of the sweep outside these folders; it is deleted only with the
-        whole sweep, because its files hold rows of all points and runs
+    :param store: the results store, if it has rows of the sweep outside these folders; it is deleted only with the
+        whole sweep, because its files contain rows of all points and runs
     """
 
     sweep: str
@@ -130,7 +130,7 @@ def remains_of(sweep: Sweep, select: str = "", run: str = "", cluster: str | Non
 
 
 def _store_elsewhere(sweep: str) -> SegmentStore | None:
-    """Return the results store if it holds rows of the sweep, and not in the folder of its reports.
+    """Return the results store if it has rows of the sweep and is not in the folder of its reports.
 
     :raises HousekeepingError: if the store does not answer
     """

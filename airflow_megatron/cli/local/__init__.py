@@ -1,5 +1,5 @@
-"""The local cluster and the local Airflow, started, waited for and stopped.
+"""Start, stop and monitor the local cluster and the local Airflow.
 
-Imports ``console`` and the layers below.
-``cli.runs`` uses it.
+Imports ``spec``.
+``cli.runs`` and ``cli.setup`` use it.
 """

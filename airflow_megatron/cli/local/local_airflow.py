@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from airflow_megatron.cli.local.local_connection import AirflowCommandError, local_connections, run_airflow
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
 from airflow_megatron.cli.local.startup_wait import StartupWait
+from airflow_megatron.cli.local.trigger_ids import never_reuse_trigger_ids
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import (
     local_dir,
@@ -34,6 +36,15 @@ DAG_WORK_S = 120
 STILL_S = 120
 STOP_TIMEOUT_S = 30
 SUBMIT_SLOTS = 8
+DATABASE_WAIT_S = 30
+"""How long a statement waits for another process to release the database; sqlite3's default of 5 s is too short for a
+busy machine, and Airflow's scheduler ends when a statement fails."""
+COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
+"""Commands that ``airflow standalone`` starts."""
+_DATABASE_ERROR = "Database error"
+"""Reason in the answer of a request whose database statement failed, for example because SQLite was locked."""
+
+_START_AGAIN = "; start the command again, and the sweeps go on. Last lines of its log"
 
 
 class LocalAirflowError(AirflowMegatronError, RuntimeError):
@@ -54,11 +65,17 @@ class LocalAirflow:
         self.port = 0
         self._log_ports: dict[str, str] = {}
 
+    @property
+    def database(self) -> Path:
+        """File of the SQLite database."""
+        return self.home / "airflow.db"
+
     def environment(self) -> dict[str, str]:
         """Return the environment variables for Airflow commands of this home."""
         defaults = {
             # to make it reachable from other machines, set AIRFLOW__API__HOST=0.0.0.0
             "AIRFLOW__API__HOST": LOOPBACK,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.database}?timeout={DATABASE_WAIT_S}",
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(project_folder("dags")),
             "AIRFLOW__CORE__PARALLELISM": "4",
@@ -100,20 +117,21 @@ class LocalAirflow:
     def prepare_database(self) -> None:
         """Create the home with its database, if it does not exist.
 
-        :raises LocalAirflowError: with Airflow's own words when its command fails
+        :raises LocalAirflowError: if the Airflow command fails; contains its output
         """
         keep_new_files_private()
         make_private(self.home)
-        if not (self.home / "airflow.db").exists():
+        if not self.database.exists():
             self._connections.unlink(missing_ok=True)
         if not self._connections.exists():
             self._airflow("db", "migrate")
+        never_reuse_trigger_ids(self.database)
 
     def connect(self, cluster: dict[str, Any]) -> None:
-        """Put the SSH connection to the local cluster into the database; Airflow may run already.
+        """Store the SSH connection to the local cluster in the database; Airflow may already run.
 
-        :param cluster: as of :meth:`prepare`
-        :raises LocalAirflowError: with Airflow's own words when its command fails
+        :param cluster: as for :meth:`prepare`
+        :raises LocalAirflowError: if the Airflow command fails; contains its output
         """
         wanted = json.dumps(local_connections(cluster), indent=1)
         if self._connections.exists() and self._connections.read_text() == wanted:
@@ -125,7 +143,7 @@ class LocalAirflow:
 
     @property
     def _connections(self) -> Path:
-        """Written when the database is complete."""
+        """File that is written when the database is complete."""
         return self.home / "connections.json"
 
     def start(self) -> None:
@@ -148,7 +166,7 @@ class LocalAirflow:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.environment(),
-                start_new_session=True,  # stopped as a group: children survive a signal to the parent
+                start_new_session=True,  # stopped as a group, because children survive a signal to the parent
             )
         wait = StartupWait(self._process.pid, START_WORK_S, STILL_S)
         while wait.lasts():
@@ -158,6 +176,23 @@ class LocalAirflow:
                 return
             time.sleep(0.5)
         raise LocalAirflowError(f"Airflow did not become ready:\n{self._log_tail()}")
+
+    def expect_alive(self) -> None:
+        """Check that no component of Airflow has ended; ``airflow standalone`` goes on without it.
+
+        :raises LocalAirflowError: if one has ended; contains the last lines of the log
+        """
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise LocalAirflowError(f"Airflow has ended{_START_AGAIN}:\n{self._log_tail()}")
+        alive = set[str]()
+        for child in psutil.Process(self._process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # also of a process that has just ended
+                # the api server calls itself api_server
+                alive |= set(" ".join(child.cmdline()).replace("_", "-").split())
+        for name in COMPONENTS:
+            if name not in alive:
+                raise LocalAirflowError(f"Airflow's {name} has ended{_START_AGAIN}:\n{self._log_tail(name)}")
 
     def stop(self) -> None:
         """Stop everything that :meth:`start` started."""
@@ -251,15 +286,15 @@ class LocalAirflow:
             raise LocalAirflowError(f"Airflow did not clear {task_ids}: {answer.text}")
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request; repeat it if Airflow is too busy to answer, or another process locks its database."""
         for attempt in range(5):
-            if not self._token:
-                user, password = self.credentials()
-                answer = httpx.post(
-                    f"{self.address}/auth/token", json={"username": user, "password": password}, timeout=30
-                )
-                answer.raise_for_status()
-                self._token = answer.json()["access_token"]
             try:
+                if not self._token:
+                    user, password = self.credentials()
+                    login = {"username": user, "password": password}
+                    answer = httpx.post(f"{self.address}/auth/token", json=login, timeout=60)
+                    answer.raise_for_status()
+                    self._token = answer.json()["access_token"]
                 answer = httpx.request(
                     method,
                     f"{self.address}/api/v2{path}",
@@ -270,6 +305,9 @@ class LocalAirflow:
             except httpx.TransportError:
                 if attempt == 4:
                     raise
+                time.sleep(1 + attempt)
+                continue
+            if answer.status_code == 500 and _DATABASE_ERROR in answer.text:
                 time.sleep(1 + attempt)
                 continue
             if answer.status_code != 401:
@@ -292,8 +330,10 @@ class LocalAirflow:
         except AirflowCommandError as error:
             raise LocalAirflowError(str(error)) from None
 
-    def _log_tail(self) -> str:
-        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-25:])
+    def _log_tail(self, component: str = "") -> str:
+        """Return the last lines of the log, or of one component in it."""
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        return "\n".join([line for line in lines if component in line][-25:])
 
 
 def _log_line(line: dict[str, Any] | str) -> str:

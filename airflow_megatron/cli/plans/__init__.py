@@ -1,5 +1,5 @@
-"""Commands on specs and plans: lint, plan, diff, render, build, import.
+"""Commands for specs and plans: lint, plan, diff, render, build, import.
 
-Imports ``console`` and the layers below.
-``cli.runs`` uses ``spec_options``.
+Imports ``cli.console``, ``dag_factory`` and the layers below.
+``cli.runs`` and ``cli.housekeeping`` use ``spec_options``; ``command_line`` lists the commands.
 """

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from airflow_megatron.cli.console.terminal import console
 from airflow_megatron.results.readings.sweep_jobs import format_value
-from airflow_megatron.spec.documents.quantities import slurm_time
+from airflow_megatron.spec.documents.quantities import counted, slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,9 @@ _SHOWN = 4
 def print_difference(old: Plan, new: Plan, difference: PlanDifference) -> None:
     """Print added (+), removed (-) and changed items."""
     out = console()
-    out.print(f"{old.sweep} → {new.sweep}: {len(old.points)} → {len(new.points)} points", style="bold")
+    out.print(
+        f"{old.sweep} → {new.sweep}: {len(old.points)} → {counted(len(new.points), 'point')}", style="bold"
+    )
     for sign, word, names in (
         ("+", "point", difference.appeared),
         ("-", "point", difference.vanished),
@@ -47,7 +49,7 @@ def print_difference(old: Plan, new: Plan, difference: PlanDifference) -> None:
     if not difference:
         out.print("no difference")
     elif difference.unchanged:
-        out.print(f"{difference.unchanged} points unchanged")
+        out.print(f"{counted(difference.unchanged, 'point')} unchanged")
 
 
 def _value(name: str, value: Any) -> str:

@@ -14,6 +14,7 @@ from airflow_megatron.plan.overview import StageOverview, axes, shortened, swept
 from airflow_megatron.requirements.queue_estimates import gpu_hours, site_cost
 from airflow_megatron.results.readings.sweep_jobs import format_value
 from airflow_megatron.results.tables.trainings import format_count
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,8 +51,8 @@ def print_plan(
         )
     _print_estimates(plan)
     if total.unbounded:
-        out.print(f"? = {total.unbounded} jobs with GPUs that have no walltime")
-    out.print(f"{len(plan.points)} points, {len(plan.jobs)} jobs, digest {plan.digest}")
+        out.print(f"? = {counted(total.unbounded, 'job')} with GPUs and without walltime")
+    out.print(f"{counted(len(plan.points), 'point')}, {counted(len(plan.jobs), 'job')}, digest {plan.digest}")
 
 
 def _print_estimates(plan: Plan) -> None:

@@ -19,10 +19,11 @@ from airflow_megatron.cli.plans.spec_options import (
     SpecArgument,
     checked_plan,
     complete_job,
-    load_spec,
+    load_own_spec,
 )
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.slurm.submission.job_script import JobScriptError, attempt_of
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def render(
     """Print the exact sbatch script of a job."""
     if bool(name) == bool(job):
         raise typer.BadParameter("name one job: airflow-megatron render SPEC POINT.STAGE")
-    planned = checked_plan(load_spec(spec, settings), cluster)
+    planned = checked_plan(load_own_spec(spec, settings), cluster)
     try:
         script = job_script(planned.job(name or job), load_cluster(planned.cluster), attempt)
     except (KeyError, JobScriptError) as error:
@@ -73,7 +74,7 @@ def build(
 ) -> None:
     """Write JOB.sbatch for every job, and plan.json, to a folder. Nothing is submitted."""
     _require_room(directory)
-    planned = checked_plan(load_spec(spec, settings), cluster, select)
+    planned = checked_plan(load_own_spec(spec, settings), cluster, select)
     profile = load_cluster(planned.cluster)
     try:
         _write_whole(directory, planned, _scripts(planned.jobs, profile, attempt))
@@ -83,7 +84,7 @@ def build(
     except OSError as error:
         print(f"{directory} cannot be written: {error.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
-    print(f"wrote {len(planned.jobs)} scripts and plan.json to {directory}", file=sys.stderr)
+    print(f"wrote {counted(len(planned.jobs), 'script')} and plan.json to {directory}", file=sys.stderr)
 
 
 def _write_whole(directory: Path, planned: Plan, scripts: Iterable[tuple[str, str]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,15 +19,17 @@ from airflow_megatron.cli.plans.spec_options import (
     checked_plan,
     checked_plans,
     complete_spec,
+    load_own_spec,
     load_spec,
     printed_plan,
 )
 from airflow_megatron.plan.difference import plan_difference
 from airflow_megatron.plan.job_names import short_name
 from airflow_megatron.plan.overview import stage_overviews
-from airflow_megatron.plan.repeated_names import repeated_name_problem
 from airflow_megatron.plan.sweep_cluster import sweep_clusters
 from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.quantities import counted
+from airflow_megatron.spec.spec_files import lone_sidecars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,10 +79,7 @@ def lint(
     for spec in specs:
         lines: list[str] = []
         try:
-            sweep = load_spec(spec, settings)
-            repeated = repeated_name_problem(sweep)
-            if repeated is not None:
-                raise SpecError(repeated)
+            sweep = load_own_spec(spec, settings)
             plans = checked_plans(sweep, cluster, warn=False)
             if with_dags:
                 check_dags(sweep)
@@ -89,12 +89,14 @@ def lint(
             lines = [str(problem) for problem in error.problems]
         else:
             if says_warnings():
-                warnings = list(dict.fromkeys(problem for plan in plans for problem in plan.warnings))
+                given = [problem for plan in plans for problem in plan.warnings]
+                warnings = list(dict.fromkeys([*given, *lone_sidecars(Path(sweep.document.file).parent)]))
                 report += _rows(warnings, "warning")
                 lines = [problem.with_severity("warning") for problem in warnings]
                 for planned in plans:
                     counts = (
-                        f"{len(planned.points)} points, {len(planned.jobs)} jobs, digest {planned.digest}"
+                        f"{counted(len(planned.points), 'point')}, "
+                        f"{counted(len(planned.jobs), 'job')}, digest {planned.digest}"
                     )
                     lines.append(f"{spec}: {counts}" + (f", on {planned.cluster}" if len(plans) > 1 else ""))
         if output is LintFormat.TEXT and lines:
@@ -135,7 +137,7 @@ def plan(
     cluster: ClusterOption = None,
 ) -> None:
     """Show the stage tree of a sweep: jobs, axes, start and cancel conditions, maximum GPU-hours."""
-    sweep = load_spec(spec, settings)
+    sweep = load_own_spec(spec, settings)
     if output is PlanFormat.JSON:
         text = printed_plan(sweep, cluster, select).json_text()
         sys.stdout.flush()
@@ -171,7 +173,10 @@ def diff(
 ) -> None:
     """Show which points are added and removed between two specs, and which parameters change."""
     before, after = load_spec(old), load_spec(new, settings)
-    plans = (checked_plan(before, cluster, select), checked_plan(after, cluster, select))
+    plans = (
+        checked_plan(before, cluster, select, beside=after),
+        checked_plan(after, cluster, select, beside=before),
+    )
     difference = plan_difference(*plans)
     if output is DiffFormat.JSON:
         print(json.dumps(difference.to_json(), indent=2))

@@ -16,12 +16,13 @@ from airflow_megatron.cli.console.verbosity import says_warnings
 from airflow_megatron.plan.halves.split_plan import LEAST_POINTS, SplitPlan, split_plan
 from airflow_megatron.plan.pins.placements import Placements
 from airflow_megatron.plan.point_choice import choose_points
+from airflow_megatron.plan.repeated_names import require_own_name
 from airflow_megatron.plan.sweep_cluster import sweep_cluster, sweep_clusters
 from airflow_megatron.plan.sweep_plan import Plan, check_on_clusters, check_sweep, placed_plan
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 from airflow_megatron.spec.model.cluster_profile import cluster_names
-from airflow_megatron.spec.spec_files import load_sweep, spec_files
+from airflow_megatron.spec.spec_files import ENDINGS, load_sweep, spec_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -76,6 +77,14 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def _not_empty(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """Refuse an empty selection, which an unset variable of a script gives and which would be all points."""
+    source = context.get_parameter_source(parameter.name or "")
+    if not value.strip() and source is not None and source.name == "COMMANDLINE":
+        raise typer.BadParameter("it is empty; leave the option out for all points")
+    return value
+
+
 SpecArgument = Annotated[
     str,
     typer.Argument(
@@ -105,6 +114,7 @@ SelectOption = Annotated[
         metavar="EXPR",
         help='Select points by an expression, "{{ lr < 1e-2 }}", or by patterns for their names, "S_*,M_lr0.001"',
         autocompletion=complete_point,
+        callback=_not_empty,
     ),
 ]
 
@@ -119,6 +129,16 @@ def load_spec(spec: str, settings: Sequence[str] | None = None) -> Sweep:
     return load_sweep(path, settings or ())
 
 
+def load_own_spec(spec: str, settings: Sequence[str] | None = None) -> Sweep:
+    """Load a spec whose jobs may run: in ``sweep_specs/``, no other spec owns the name of its sweep.
+
+    :raises SpecError: if it does not exist, is invalid, or has the name of another
+    """
+    sweep = load_spec(spec, settings)
+    require_own_name(sweep)
+    return sweep
+
+
 def spec_path(spec: str) -> Path:
     """Return the file that a word on the command line refers to: a path, the name of a file, or that of a sweep.
 
@@ -128,25 +148,24 @@ def spec_path(spec: str) -> Path:
     if path.exists() or "/" in spec:
         return path
     known = {file.stem: file for file in spec_files(sweep_specs_dir())}
-    if path.stem in known:
-        return known[path.stem]
+    name = path.stem if path.suffix in ENDINGS else spec
+    if name in known:
+        return known[name]
     of_sweep = _files_of_sweep(spec, known)
     if len(of_sweep) == 1:
         return of_sweep[0]
     hint = (
-        _hint_at_place(path.stem, of_sweep)
+        (path.stem not in known and _hint_at_place(path.stem, of_sweep))
         or did_you_mean(path.stem, known)
         or f"specs: {', '.join(known) or 'none yet'}"
     )
-    raise SpecError(
-        Problem(str(sweep_specs_dir() / path.with_suffix(".yaml").name), 0, 0, "no such file", hint)
-    )
+    raise SpecError(Problem(str(sweep_specs_dir() / f"{name}.yaml"), 0, 0, "no such file", hint))
 
 
 def _files_of_sweep(name: str, known: Mapping[str, Path]) -> list[Path]:
     """Return the files of ``sweep_specs/`` whose sweep has this name.
 
-    :param known: name → file of the specs that are found by their names
+    :param known: name → file of the specs that can be found by their names
     """
     named = re.compile(rf"^name: *[\"']?{re.escape(name)}[\"']?\s*(?:#|$)", re.MULTILINE)
     return [
@@ -155,13 +174,20 @@ def _files_of_sweep(name: str, known: Mapping[str, Path]) -> list[Path]:
 
 
 def _hint_at_place(name: str, of_sweep: Sequence[Path]) -> str:
-    """Return what to write for a spec that is not found by its name; empty if no file near is meant.
+    """Return a hint for a spec that is not found by its name; empty if no similar file exists.
 
     :param of_sweep: files of ``sweep_specs/`` whose sweep has this name
     """
     if of_sweep:
         names = " or ".join(file.stem for file in of_sweep)
         return f"{name} is the sweep of {len(of_sweep)} files: write {names}"
+    here = sweep_specs_dir()
+    for file in sorted(here.iterdir()) if here.is_dir() else ():
+        # a foreign spec's template and sidecar stand beside it, so this spec is not found only for its ending
+        if file.is_file() and file.name.lower() in (
+            f"{name}{ending}".lower() for ending in (*ENDINGS, ".txt", ".yaml.txt")
+        ):
+            return f"{file.name} is there: rename it to {name}.yaml"
     for folder in (Path("sweep_specs"), Path()):
         for word in dict.fromkeys((name, name.replace("-", "_"))):
             file = (folder / word).with_suffix(".yaml")
@@ -172,14 +198,22 @@ def _hint_at_place(name: str, of_sweep: Sequence[Path]) -> str:
     return ""
 
 
-def checked_plan(sweep: Sweep, cluster: str | None = None, select: str = "", *, warn: bool = True) -> Plan:
+def checked_plan(
+    sweep: Sweep,
+    cluster: str | None = None,
+    select: str = "",
+    *,
+    warn: bool = True,
+    beside: Sweep | None = None,
+) -> Plan:
     """Return the checked plan of a sweep, or of its selected points.
 
     :param warn: log the warnings
+    :param beside: another sweep for which the same selection is made, and may match instead
     :raises SpecError: contains all problems
     """
     with no_collection():
-        return _checked_plan(sweep, cluster, select, warn)
+        return _checked_plan(sweep, cluster, select, warn, beside)
 
 
 def checked_plans(
@@ -201,7 +235,7 @@ def checked_plans(
 
 
 def placed_sweep(sweep: Sweep, plans: Sequence[Plan]) -> Plan:
-    """Return the plan of a sweep with each point on its cluster, as far as it has one.
+    """Return the plan of a sweep with each point on its cluster, if the point has one.
 
     :param plans: one for each cluster
     """
@@ -219,7 +253,7 @@ def printed_plan(sweep: Sweep, cluster: str | None = None, select: str = "") -> 
         profile = sweep_cluster(sweep, cluster)
         points = choose_points(sweep, select) if select.strip() else sweep.points
         split = None
-        # a Mac has no such function, and forks are unsafe there
+        # macOS lacks this function, and forks are unsafe there
         several = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
         if several and len(points) >= LEAST_POINTS:
             split = split_plan(sweep, profile, points)
@@ -229,10 +263,12 @@ def printed_plan(sweep: Sweep, cluster: str | None = None, select: str = "") -> 
         return split
 
 
-def _checked_plan(sweep: Sweep, cluster: str | None, select: str, warn: bool) -> Plan:
+def _checked_plan(
+    sweep: Sweep, cluster: str | None, select: str, warn: bool, beside: Sweep | None = None
+) -> Plan:
     begin = time.perf_counter()
     profile = sweep_cluster(sweep, cluster)
-    points = choose_points(sweep, select) if select.strip() else None
+    points = choose_points(sweep, select, beside=beside) if select.strip() else None
     log.info("%s: %d points in %.2f s", sweep.name, len(sweep.points), time.perf_counter() - begin)
     plan = check_sweep(sweep, profile, points)
     log.info(

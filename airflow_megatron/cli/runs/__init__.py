@@ -1,5 +1,5 @@
-"""Commands on runs of sweeps: status, report, cancel, quickstart, ui.
+"""Commands for runs of sweeps: status, report, cancel, quickstart, ui.
 
-Imports ``plans``, ``local``, ``console`` and the layers below.
-``command_line`` names them.
+Imports ``cli.plans``, ``cli.local``, ``cli.console``, ``dag_factory`` and the layers below.
+``command_line`` lists them; ``cli.housekeeping`` and ``cli.setup`` use their options.
 """

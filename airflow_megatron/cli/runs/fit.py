@@ -13,6 +13,7 @@ import typer
 
 from airflow_megatron.cli.plans.spec_options import ClusterOption, SpecArgument, load_spec
 from airflow_megatron.results.fits.kinds import FitKind, ParameterCount
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from airflow_megatron.results.fits.sweep_fits import SweepFits
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _DRAFTS: Final = 4
-"""How often a draft is planned at most: a batch that changes D changes the batch again, less each time."""
+"""Maximum number of times that a draft is planned: a batch that changes D changes the batch again, less each time."""
 
 
 class FitFormat(StrEnum):
@@ -42,19 +43,21 @@ def fit(
     parameters: Annotated[
         ParameterCount, typer.Option("--parameters", help="Which parameters are N")
     ] = ParameterCount.UNPADDED,
-    scale: Annotated[float, typer.Option("--scale", min=1, help="Predicted size: times the largest")] = 4.0,
+    scale: Annotated[
+        float, typer.Option("--scale", min=1, help="Predicted size, as a multiple of the largest")
+    ] = 4.0,
     export: Annotated[
         Path | None,
         typer.Option(
             "--export", metavar="FILE", help="Write a spec for the predicted size, checked as by lint"
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Let --export replace a file")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Permit --export to replace a file")] = False,
     cluster: ClusterOption = None,
 ) -> None:
     """Fit the best learning rate and batch, and the laws of the loss, to the final losses of a run.
 
-    Each estimate has its 95 % interval; what the runs do not determine is refused with the reason.
+    Each estimate has its 95 % interval; fits that the runs do not determine are refused with the reason.
     """
     from airflow_megatron.cli.runs.report import run_table
     from airflow_megatron.plan.pins.pin_store import PinError
@@ -115,9 +118,9 @@ def _check_target(path: Path, sweep: Sweep, *, overwrite: bool) -> None:
 
 
 def _export(sweep: Sweep, fits: SweepFits, scale: float, path: Path, cluster: str | None) -> None:
-    """Write the next spec once a draft of it, in a folder beside it, has passed the checks.
+    """Write the next spec after a draft of it, a hidden file beside it, has passed the checks.
 
-    The rates of the draft are those of N and D as the draft's own jobs have them.
+    The learning rate and batch of the draft are those for N and D of the draft's own jobs.
     """
     from airflow_megatron.cli.plans.spec_options import checked_plan
     from airflow_megatron.results.fits.next_spec import next_spec, planned_size
@@ -125,8 +128,8 @@ def _export(sweep: Sweep, fits: SweepFits, scale: float, path: Path, cluster: st
     from airflow_megatron.results.report.atomic_files import write_atomically
 
     at = None
-    with tempfile.TemporaryDirectory(prefix=".fit-", dir=path.parent) as folder:
-        draft = Path(folder) / path.name
+    with tempfile.NamedTemporaryFile(prefix=f".{path.stem}-", suffix=".yaml", dir=path.parent) as file:
+        draft = Path(file.name)
         for _ in range(_DRAFTS):
             draft.write_text(next_spec(sweep.name, sweep.document, fits, scale, draft, at), encoding="utf-8")
             plan = checked_plan(load_spec(str(draft)), cluster)
@@ -135,4 +138,4 @@ def _export(sweep: Sweep, fits: SweepFits, scale: float, path: Path, cluster: st
                 break
             at = planned
     write_atomically(path, next_spec(sweep.name, sweep.document, fits, scale, path, at))
-    print(f"wrote {path}: {len(plan.jobs)} jobs, no errors", file=sys.stderr)
+    print(f"wrote {path}: {counted(len(plan.jobs), 'job')}, no errors", file=sys.stderr)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 ANSWER_WINDOW_S: Final = 15.0
-"""Time limit for reconnecting to a login node, in seconds; shorter than a task's, because a person waits."""
+"""Time limit for reconnecting to a login node, in seconds; shorter than a task's, because a user waits."""
 _SILENCE_S: Final = 4.0
 
 

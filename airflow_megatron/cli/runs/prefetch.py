@@ -6,15 +6,15 @@ import sys
 
 import typer
 
-from airflow_megatron.cli.plans.spec_options import ClusterOption, SetOption, SpecArgument, load_spec
+from airflow_megatron.cli.plans.spec_options import ClusterOption, SetOption, SpecArgument, load_own_spec
 
 
 def prefetch(spec: SpecArgument, settings: SetOption = None, cluster: ClusterOption = None) -> None:
     """Fetch models, data sets and files on the login node of a sweep's cluster, for jobs without internet.
 
-    It runs the commands of the sweep's stages of kind prefetch there, with the modules, the environment and the private
-    files of their jobs. Secrets that Airflow delivers reach jobs only. What is in place is passed over; the stages then
-    need no internet.
+    It runs the commands of the sweep's stages of kind prefetch there, with the modules, the environment and the
+    private files of their jobs. Secrets that Airflow delivers are available only to jobs. Existing items are skipped.
+    The stages then need no internet.
     """
     from airflow_megatron.cli.runs.login_node import command_line_hook
     from airflow_megatron.plan.sweep_cluster import sweep_cluster
@@ -22,7 +22,7 @@ def prefetch(spec: SpecArgument, settings: SetOption = None, cluster: ClusterOpt
     from airflow_megatron.slurm.remote.transport import TransportError
     from airflow_megatron.supervision.submission.login_commands import LONGEST_S, run_on_login_node
 
-    sweep = load_spec(spec, settings)
+    sweep = load_own_spec(spec, settings)
     profile = sweep_cluster(sweep, cluster)
     jobs = [job for job in plan_sweep(sweep, profile, ()).jobs if job.stage_kind.fetches]
     if not jobs:

@@ -24,6 +24,7 @@ from airflow_megatron.results.readings.progress import ProgressGrid, StageState,
 from airflow_megatron.results.readings.snapshot import SnapshotError
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.documents.project import local_dir
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.trainers import TRAINERS
 
@@ -85,7 +86,8 @@ def run_ui() -> int:
                 "Put a spec into sweep_specs/; its DAGs appear within half a minute. Ctrl-C stops everything."
             )
             while True:
-                time.sleep(3600)
+                airflow.expect_alive()
+                time.sleep(LOOK_PAUSE_S)
     except (LocalAirflowError, QuickstartError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
@@ -130,11 +132,15 @@ def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
     airflow.wait_for_dag(f"{dag_id}.point")
     airflow.wait_for_dag(dag_id)
     run_id = airflow.trigger(dag_id, {"fresh_start": fresh})
-    _say(f"started the sweep: {len(plan.points)} points, {len(plan.jobs)} jobs ({dag_id}, run {run_id})")
+    _say(
+        f"started the sweep: {counted(len(plan.points), 'point')}, {counted(len(plan.jobs), 'job')} "
+        f"({dag_id}, run {run_id})"
+    )
     with looks_at(plan) as look:
         progress = _Progress(look)
         while True:
             state = airflow.run_state(dag_id, run_id)
+            airflow.expect_alive()
             progress.show()
             if state in ("success", "failed"):
                 break
@@ -148,7 +154,7 @@ def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
 
 
 class _Progress:
-    """Prints the changes on the cluster since the last poll."""
+    """Printer of the changes on the cluster since the last poll."""
 
     def __init__(self, look: Callable[[], ProgressGrid]) -> None:
         self._look = look

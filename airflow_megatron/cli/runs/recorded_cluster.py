@@ -20,8 +20,8 @@ _EXPRESSIONS: Final = ("{{", "{%", "{#")
 def write_cluster(plan_environment: PlanEnvironment, name: str) -> list[Path]:
     """Write a profile and the folder of its templates, signatures and tables of arguments; return both.
 
-    :param plan_environment: as a run has pinned them
-    :param name: of the new profile
+    :param plan_environment: the profile and files in a run's pin
+    :param name: name of the new profile
     :raises PinError: if there is one of that name, or the folder of the profiles cannot be written
     """
     path, folder = clusters_dir() / f"{name}.yaml", clusters_dir() / f"{name}.files"
@@ -50,9 +50,7 @@ def write_cluster(plan_environment: PlanEnvironment, name: str) -> list[Path]:
         raise PinError(f"{error.filename} exists; choose another --name") from None
     except OSError as error:
         remove([path, folder])
-        raise PinError(
-            f"{error.filename}: {error.strerror}; name a profile of today with --cluster"
-        ) from None
+        raise PinError(f"{error.filename}: {error.strerror}; name a current profile with --cluster") from None
     return [path, folder]
 
 
@@ -72,7 +70,7 @@ def _write(folder: Path, texts: Any) -> None:
 
 
 def _literal(value: Any) -> Any:
-    """Return plain data whose texts an expression's evaluation gives back as they are."""
+    """Return plain data whose texts are unchanged by the evaluation of expressions."""
     if isinstance(value, dict):
         return {key: _literal(item) for key, item in value.items()}
     if isinstance(value, list):

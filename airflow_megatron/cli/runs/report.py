@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import Sweep
 
 UNPLANNED = "never-planned"
-"""Replaces the run id if the sweep has no run."""
+"""Placeholder for the run id of a sweep without a run."""
 
 
 def pinned_run(sweep: Sweep, run_id: str, cluster: str | None) -> tuple[PinnedSweep, str]:

@@ -47,18 +47,16 @@ def rerun(
         str | None,
         typer.Option(
             "--cluster",
-            help="A cluster profile as it is today, instead of the one that the run has pinned",
+            help="A current cluster profile, instead of the one that the run has pinned",
             autocompletion=complete_cluster,
         ),
     ] = None,
-    name: Annotated[
-        str, typer.Option("--name", help="Name of the new sweep; SWEEP-rerun when left out")
-    ] = "",
+    name: Annotated[str, typer.Option("--name", help="Name of the new sweep; default: SWEEP-rerun")] = "",
 ) -> None:
     """Write a spec that repeats a run from its stored plan, into a new folder, and report differences.
 
-    Cluster profile, templates, signatures and tables of arguments are those of the run, written as a profile of their
-    own, unless --cluster names another.
+    Cluster profile, templates, signatures and tables of arguments are those of the run, written as a new profile,
+    unless --cluster names another.
     """
     written: list[Path] = []
     try:
@@ -90,7 +88,7 @@ def rerun(
 def pinned_run(run: str) -> PinnedSweep:
     """Return the newest stored plan of a run.
 
-    :param run: its id, or ``SWEEP/RUN`` where several sweeps have a run of that id
+    :param run: its id, or ``SWEEP/RUN`` if several sweeps have a run of that id
     :raises PinError: if there is none, or several
     """
     store = PinStore()
@@ -110,7 +108,7 @@ def pinned_run(run: str) -> PinnedSweep:
 
 
 def free_name(wanted: str) -> str:
-    """Return a name for a sweep that neither a spec nor a profile has: *wanted*, or with a number from 2."""
+    """Return a name that no spec and no profile has: *wanted*, or *wanted* with a number, from 2."""
     names = (wanted, *(f"{wanted}{number}" for number in range(2, 10_000)))
     specs, clusters = sweep_specs_dir(), clusters_dir()
     return next(
@@ -142,7 +140,7 @@ def write_spec(pinned: PinnedSweep, cluster: str, name: str) -> Path:
     data = {**sweep.document.data, "name": name, "cluster": cluster}
     origin = f"# From the plan {pinned.pin} of {pinned.sweep}, made by airflow-megatron {pinned.package}.\n"
     text = origin + json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-    check_sweep(load_sweep_text(text, str(path)))  # a wrong one is not left in the folder
+    check_sweep(load_sweep_text(text, str(path)))  # leave no invalid spec in the folder
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -154,8 +152,8 @@ def write_spec(pinned: PinnedSweep, cluster: str, name: str) -> Path:
 def changes(pinned: PinnedSweep, plan: Plan, *, recorded: bool) -> Iterator[str]:
     """Yield the differences between a run's plan and records and the current state, one line each.
 
-    :param plan: of the new sweep
-    :param recorded: its profile is the one that the run has pinned
+    :param plan: plan of the new sweep
+    :param recorded: whether its profile is the one that the run has pinned
     """
     now = PlanEnvironment.now(plan.cluster)
     if pinned.package != __version__:
@@ -198,7 +196,7 @@ def _programs(pinned: PinnedSweep, before: Plan, plan: Plan, now: PlanEnvironmen
                 folders, run(record_script(folders, pinned.plan_environment.cluster.run_root))
             )
         if recorded is None:
-            yield "what its jobs ran with is not recorded"
+            yield "the programs of its jobs are not recorded"
             return
         was = next(job for job in jobs if job.stage_dir == recorded[0])
         job = next((job for job in plan.jobs if job.stage == was.stage), plan.jobs[0])

@@ -19,6 +19,7 @@ from airflow_megatron.results.readings.plan_rows import sweep_jobs
 from airflow_megatron.results.readings.snapshot import SnapshotError
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.registry.registry import RegistryError
 from airflow_megatron.spec.trackers.tracker import TrackerError
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import Sweep
 
 POINTS_AT_ONCE = 50
-"""Points whose logs one remote command brings."""
+"""Number of points whose logs one remote command reads."""
 
 app = typer.Typer(help="Rebuild, tidy or push the stored rows of a sweep's results.", no_args_is_help=True)
 
@@ -44,7 +45,9 @@ def rebuild(
     ] = "",
     cluster: ClusterOption = None,
 ) -> None:
-    """Read the rows of a sweep from its run directories again; rows that are stored already stay, and count once."""
+    """Read the rows of a sweep from its run directories again; rows that are already stored are kept and count
+    once.
+    """
     from airflow_megatron.results.store.compaction import compact
 
     sweep = load_spec(spec)
@@ -64,7 +67,7 @@ def rebuild(
                         plan, jobs=tuple(job for job in plan.jobs if job.cluster == name)
                     )
                     for table, rows in _rebuilt(store, run_id, of_cluster, node).items():
-                        print(f"{run_id or 'no run'}: {rows} rows of {table}")
+                        print(f"{run_id or 'no run'}: {counted(rows, 'row')} of {table}")
         compact(store, sweep.name)
     except (PinError, SnapshotError, StoreError, TransportError) as error:
         print(error, file=sys.stderr)
@@ -83,7 +86,7 @@ def compact(sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of 
         print(error, file=sys.stderr)
         raise typer.Exit(1) from None
     for table, count in merged.items():
-        print(f"{table}: {count} files became one")
+        print(f"{table}: {counted(count, 'file')} merged into one")
 
 
 @app.command()

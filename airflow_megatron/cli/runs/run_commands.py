@@ -21,6 +21,7 @@ from airflow_megatron.cli.plans.spec_options import (
 )
 from airflow_megatron.cli.runs.status import StatusFormat, print_status
 from airflow_megatron.spec.documents.project import SWEEP_SPECS_VARIABLE
+from airflow_megatron.spec.documents.quantities import counted
 
 
 def status(
@@ -73,7 +74,7 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
         raise typer.Exit(1) from None
     for name in cancelled:
         print(f"cancelled {name}")
-    print(f"{len(stopped or ())} runs stopped, {len(cancelled)} jobs cancelled")
+    print(f"{counted(len(stopped or ()), 'run')} stopped, {counted(len(cancelled), 'job')} cancelled")
     if stopped is None:
         print(
             f"Airflow's runs of {sweep.name} were not stopped, and submit what comes next: mark them failed in "

@@ -57,6 +57,7 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
 
     def look() -> ProgressGrid:
         cells: dict[tuple[str, str], StageStatus] = {}
+        unread: list[str] = []
         for cluster in clusters:
             if (
                 cluster.name not in nodes
@@ -69,6 +70,8 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
             )
             # read after the files, so that every job in them is or was in the queue
             queue_states = fetch_queue_states(slurm_commands(cluster), run)
+            if queue_states is None:
+                unread.append(cluster.name)
             cells |= progress_grid(
                 snapshot, [jobs[number] for number in here], queue_states=queue_states
             ).cells
@@ -77,7 +80,10 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
         )
         # in the plan's order
         return ProgressGrid(
-            points, stages, {key: cells[key] for job in jobs if (key := (job.point, job.stage))}
+            points,
+            stages,
+            {key: cells[key] for job in jobs if (key := (job.point, job.stage))},
+            tuple(unread),
         )
 
     with ExitStack() as stack:

@@ -18,6 +18,7 @@ from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.plan.pins.pin_store import PinError
 from airflow_megatron.slurm.remote.quoting import QuotingError, quote, quote_path
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,7 +30,7 @@ ARGUMENT: Final = "--tensorboard-dir"
 EVENTS: Final = "events.out.tfevents.*"
 DEFAULT_PORT: Final = 6006
 LONGEST_FOLDERS: Final = 100_000
-"""Characters of all names and folders together: Linux passes 131,072 in one argument."""
+"""Maximum number of characters of all names and folders; Linux limits one argument to 131,072."""
 _FOUND: Final = re.compile(r"am-events (\d+)")
 
 
@@ -48,7 +49,7 @@ def tensorboard(
     port: Annotated[
         int, typer.Option("--port", min=1, max=65535, help="Port on this machine")
     ] = DEFAULT_PORT,
-    only_print: Annotated[bool, typer.Option("--print", help="Print the command, and start nothing")] = False,
+    only_print: Annotated[bool, typer.Option("--print", help="Print the command without running it")] = False,
     cluster: ClusterOption = None,
 ) -> None:
     """Show the event files of a sweep in TensorBoard; for files on a cluster, print the command for a tunnel."""
@@ -68,7 +69,9 @@ def tensorboard(
         if hook is not None:
             here = found_by(folders, hook.run(events_script(folders)).stdout)
         if not here:
-            raise TensorboardError(f"{pinned.sweep} has no event files yet in {len(folders)} folders")
+            raise TensorboardError(
+                f"{pinned.sweep} has no event files yet in {counted(len(folders), 'folder')}"
+            )
         command = tensorboard_command(profile.python, here, port)
         if hook is not None:
             print(tunnel_command(hook.options(), command, port))
@@ -79,7 +82,7 @@ def tensorboard(
     if only_print:
         print(" ".join(map(quote, command)))
         return
-    print(f"{len(here)} folders at http://127.0.0.1:{port}/; end with Ctrl-C", flush=True)
+    print(f"{counted(len(here), 'folder')} at http://127.0.0.1:{port}/; end with Ctrl-C", flush=True)
     try:
         status = subprocess.run(command, check=False).returncode
     except OSError as error:
@@ -91,11 +94,11 @@ def tensorboard(
 
 
 def event_folders(jobs: Iterable[Job], points: str = "") -> dict[str, str]:
-    """Return the folders that jobs write event files to: ``point/stage`` → absolute path, each folder once.
+    """Return the folders of event files of jobs: ``point/stage`` → absolute path, each folder once.
 
     :param jobs: with their commands
-    :param points: shell patterns on names of points, separated by commas; empty for all
-    :raises TensorboardError: when no job writes any
+    :param points: shell patterns for names of points, separated by commas; empty for all
+    :raises TensorboardError: if no job writes event files
     """
     patterns = [pattern.strip() for pattern in points.split(",") if pattern.strip()]
     found: dict[str, str] = {}
@@ -114,12 +117,12 @@ def event_folders(jobs: Iterable[Job], points: str = "") -> dict[str, str]:
 
 
 def with_events(folders: Mapping[str, str]) -> dict[str, str]:
-    """Return the folders on this machine that hold event files."""
+    """Return the folders on this machine that contain event files."""
     return {name: folder for name, folder in folders.items() if any(Path(folder).glob(EVENTS))}
 
 
 def events_script(folders: Mapping[str, str]) -> str:
-    """Return a shell script that prints the number of each folder that holds event files."""
+    """Return a shell script that prints the number of each folder that contains event files."""
     tests = "".join(
         f"for file in {quote_path(folder)}/{EVENTS}; do [ -e \"$file\" ] && echo 'am-events {number}' && break; done\n"
         for number, folder in enumerate(folders.values())
@@ -128,16 +131,16 @@ def events_script(folders: Mapping[str, str]) -> str:
 
 
 def found_by(folders: Mapping[str, str], answer: str) -> dict[str, str]:
-    """Return the folders that the script's answer names."""
+    """Return the folders in the script's output."""
     numbers = {int(match[1]) for line in answer.splitlines() if (match := _FOUND.fullmatch(line))}
     return {name: folder for number, (name, folder) in enumerate(folders.items()) if number in numbers}
 
 
 def tensorboard_command(python: str, folders: Mapping[str, str], port: int) -> list[str]:
-    """Return the words that start TensorBoard, for this machine alone.
+    """Return the command that starts TensorBoard, reachable only from its machine.
 
-    :param python: with the package ``tensorboard``
-    :raises TensorboardError: for folders that TensorBoard cannot be given
+    :param python: interpreter with the package ``tensorboard``
+    :raises TensorboardError: for folders that cannot be passed to TensorBoard
     """
     for folder in folders.values():
         if "," in folder or ":" in folder:
@@ -154,7 +157,7 @@ def tensorboard_command(python: str, folders: Mapping[str, str], port: int) -> l
 
 
 def tunnel_command(options: ConnectionOptions, command: Iterable[str], port: int) -> str:
-    """Return the shell command that starts TensorBoard on the login node and brings its port to this machine."""
+    """Return the shell command that starts TensorBoard on the login node and forwards its port to this machine."""
     to = f"{options.user}@{options.host}" if options.user else options.host
     words = ["ssh", "-t", "-L", f"{port}:127.0.0.1:{port}"]
     if options.port:

@@ -1,5 +1,5 @@
 """Commands that create projects, control the local cluster, and install programs on clusters.
 
-Imports ``local``, ``runs`` and the layers below.
-The command line uses ``init_command`` and ``cluster_commands``.
+Imports ``cli.local``, ``cli.runs`` and the layers below.
+``command_line`` lists them.
 """

@@ -33,11 +33,11 @@ WARNING: Final = "warning"
 FAILED: Final = "failed"
 _COMMANDS: Final = ("sbatch", "squeue", "scancel", "scontrol", "sinfo")
 _CLOCK_S: Final = 60
-"""Difference of two clocks, in seconds, that matters to nobody."""
+"""Maximum difference of two clocks in seconds that has no effect."""
 _POLL_S: Final = 2.0
 _LOG_LINES: Final = 5
 _FULL_PERCENT: Final = 95
-"""Used part of a file system from which a training may soon find it full."""
+"""Used part of a file system above which it may soon be full."""
 _QUOTA_S: Final = 20
 _QUOTA_LINES: Final = 20
 _JOB: Final = """\
@@ -54,10 +54,10 @@ am_say programs "$([ -r "$2/pretrain_gpt.py" ] && echo "$2")"
 class CheckRow(NamedTuple):
     """One line of the table.
 
-    :param what: what was checked
+    :param what: the checked item
     :param state: :data:`OK`, :data:`WARNING` or :data:`FAILED`
-    :param detail: what was found
-    :param fix: what to do about it
+    :param detail: the result
+    :param fix: how to fix it
     """
 
     what: str
@@ -105,7 +105,9 @@ def _rows(cluster: ClusterProfile, *, with_job: bool, patience_s: float) -> Iter
             if not with_job:
                 return
             if any(row.state == FAILED and row.what in ("sbatch", "squeue", "run root") for row in rows):
-                yield CheckRow("job", FAILED, "not submitted, because of the above", "correct that first")
+                yield CheckRow(
+                    "job", FAILED, "not submitted, because earlier checks failed", "correct that first"
+                )
                 return
             yield from _job_rows(cluster, run, patience_s)
     except LoginRefusedError as error:
@@ -240,7 +242,7 @@ def storage_rows(cluster: ClusterProfile, found: dict[str, list[str]]) -> Iterat
         full = max(used for _, used, _ in free)
         room = CheckRow("free", OK, f"{counted} on the file system of {cluster.run_root}")
         if full >= _FULL_PERCENT:
-            fix = "delete sweeps that are not needed (airflow-megatron delete), or ask for more room"
+            fix = "delete sweeps that are not needed (airflow-megatron delete), or request a larger quota"
             room = room._replace(state=WARNING, detail=f"{room.detail}, which is {full} % full", fix=fix)
         yield room
     storage = cluster.storage
@@ -250,8 +252,8 @@ def storage_rows(cluster: ClusterProfile, found: dict[str, list[str]]) -> Iterat
         if line:
             yield CheckRow("quota", OK, line)
     if failed := found.get("quota_failed"):
-        said = "takes too long" if failed[0] == "124" else f"ends with status {failed[0]}"
-        yield CheckRow("quota", WARNING, f"{storage.quota} {said}", "correct storage.quota in the profile")
+        ending = "takes too long" if failed[0] == "124" else f"ends with status {failed[0]}"
+        yield CheckRow("quota", WARNING, f"{storage.quota} {ending}", "correct storage.quota in the profile")
     if storage.purge_after is not None:
         days = parse_duration(storage.purge_after) / 86_400
         origin = f" ({storage.source}, read {storage.read})" if storage.source else ""
@@ -267,7 +269,7 @@ def _free(row: str) -> tuple[int, int] | None:
 
 
 def partition_rows(cluster: ClusterProfile, rows: Sequence[str]) -> Iterator[CheckRow]:
-    """Yield how the partitions that the profile names agree with those of Slurm.
+    """Yield the rows that compare the partitions of the profile with those of Slurm.
 
     :param rows: name, state, CPUs of a node and generic resources, as ``sinfo -o '%R|%a|%c|%G'`` prints them
     """
@@ -343,45 +345,52 @@ def _job_rows(
         yield CheckRow("job", FAILED, f"job {outcome.job_id} was {state} after {took}; cancelled", hint)
         return
     log = unframed(run(framed(f"tail -c 20000 {quote_path(job.log_file(1))} 2>&1")))
-    said = dict(
+    printed = dict(
         line.split("\t", 2)[1:] for line in log if line.startswith("am_check\t") and line.count("\t") == 2
     )
-    yield from job_rows(cluster, outcome.job_id, took, said, log, job.log_file(1))
-    if "writes" in said:
+    yield from job_rows(cluster, outcome.job_id, took, printed, log, job.log_file(1))
+    if "writes" in printed:
         run(framed(f'am_dir={quote_path(job.run_dir)}\nrm -rf "$am_dir"\nrmdir "${{am_dir%/*}}" 2>/dev/null'))
 
 
 def _queue_state(run: Callable[[str], CommandResult], cluster: ClusterProfile, job_id: str) -> str:
-    """Return Slurm's state and reason of a job; empty when it has left the queue."""
+    """Return Slurm's state and reason of a job; empty if it has left the queue."""
     number = job_id.partition(";")[0]
     script = f"{slurm_functions(slurm_commands(cluster))}\nam_squeue -h -j {quote(number)} -o '%T (%r)' 2>/dev/null"
     return next((line for line in unframed(run(framed(script))) if line), "")
 
 
 def job_rows(
-    cluster: ClusterProfile, job_id: str, took: str, said: dict[str, str], log: Sequence[str], log_file: str
+    cluster: ClusterProfile,
+    job_id: str,
+    took: str,
+    printed: dict[str, str],
+    log: Sequence[str],
+    log_file: str,
 ) -> Iterator[CheckRow]:
     """Yield the rows for the results of the job.
 
-    :param took: how long it was in the queue and ran
-    :param said: key → what it printed
+    :param took: duration in the queue and of the run, as text
+    :param printed: key → printed value
     :param log: lines of its log
     """
-    if "writes" not in said:
+    if "writes" not in printed:
         last = " | ".join([line for line in log if line.strip()][-_LOG_LINES:])
         fix = f"read {log_file} on the cluster; run_root must be on a file system that all nodes share"
-        yield CheckRow("job", FAILED, f"job {job_id} printed nothing of its own: {last or 'no log'}", fix)
+        yield CheckRow("job", FAILED, f"job {job_id} did not print its results: {last or 'no log'}", fix)
         return
     where = f" in {cluster.container.image}" if cluster.container is not None else ""
-    yield CheckRow("job", OK, f"job {job_id} ran on {said['node']}{where}, {took}; it can write the run root")
+    yield CheckRow(
+        "job", OK, f"job {job_id} ran on {printed['node']}{where}, {took}; it can write the run root"
+    )
     install = (
         "the image must hold it" if cluster.container else f"airflow-megatron cluster install {cluster.name}"
     )
-    python = said.get("python", "")
+    python = printed.get("python", "")
     yield _expected(
         "python", python, python.startswith("Python 3"), f"correct python in the profile ({cluster.python})"
     )
-    torch = said.get("torch", "")
+    torch = printed.get("torch", "")
     yield _expected("torch", torch, " GPUs: " in torch, install)
     wanted = cluster.slurm.gpus_per_node or 0
     counted = torch.rpartition(" GPUs: ")[2]
@@ -389,9 +398,9 @@ def job_rows(
         yield CheckRow(
             "GPUs", WARNING, f"torch sees none of {wanted}", "check gpu_option, and that torch is a GPU build"
         )
-    megatron = said.get("megatron", "")
+    megatron = printed.get("megatron", "")
     yield _expected("megatron", megatron, megatron.startswith("megatron-core "), install)
-    programs = said.get("programs", "")
+    programs = printed.get("programs", "")
     yield _expected(
         "on the node", programs or f"{cluster.megatron_lm_dir} is not there", bool(programs), "share it"
     )

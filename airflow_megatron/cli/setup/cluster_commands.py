@@ -10,6 +10,17 @@ import typer
 from airflow_megatron.cli.local.local_cluster import run_local_cluster
 from airflow_megatron.cli.local.local_connection import cluster_description, connection_command
 
+
+def _complete_profile(incomplete: str) -> list[str]:
+    from airflow_megatron.spec.model.cluster_profile import cluster_names
+
+    return [name for name in cluster_names() if name.startswith(incomplete)]
+
+
+ProfileArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Cluster profile", autocompletion=_complete_profile)
+]
+
 app = typer.Typer(
     help="Control the local Slurm cluster (up, down, status); install on any cluster what its jobs need (install), and "
     "check it (check).",
@@ -61,7 +72,7 @@ def status(
 
 @app.command()
 def install(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Cluster profile")],
+    name: ProfileArgument,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="PART", help="programs, environment or checkout; may be repeated"),
@@ -127,7 +138,7 @@ def install(
 
 @app.command()
 def restrict(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Cluster profile")],
+    name: ProfileArgument,
     public_key: Annotated[
         Path, typer.Option("--public-key", metavar="FILE", help="Public half of the key to restrict")
     ],
@@ -136,7 +147,7 @@ def restrict(
         typer.Option(
             "--connection",
             metavar="ID",
-            help="Airflow connection of the installation, if the profile's is restricted already",
+            help="Airflow connection for the installation, if that of the profile is already restricted",
         ),
     ] = None,
     root: Annotated[
@@ -160,14 +171,14 @@ def restrict(
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Cluster profile")],
+    name: ProfileArgument,
     job: Annotated[bool, typer.Option("--job/--no-job", help="Also run a job of some seconds")] = True,
     wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for the job", min=1)] = 300,
     output: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="text or json", show_default=True)
     ] = "text",
 ) -> None:
-    """Check that a cluster has what its profile says: connection, Slurm, partitions, run root, and a job's Python.
+    """Check that a cluster agrees with its profile: connection, Slurm, partitions, run root, and a job's Python.
 
     The job uses the profile's defaults and one node. The exit status is 1 if a check fails.
     """

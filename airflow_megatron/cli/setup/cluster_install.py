@@ -152,7 +152,7 @@ class ClusterInstallation:
         self._report(f"checkout of {release}", answer, folder, "sent to")
 
     def _current(self, venv: str) -> bool:
-        answer = self.node.call("am_says_whether_current", venv, self.programs)
+        answer = self.node.call("am_report_environment_state", venv, self.programs)
         return answer == "same"
 
     def _send_wheels(self, venv: str, choice: InstallationChoice) -> str:
@@ -167,7 +167,7 @@ class ClusterInstallation:
     def _environments(self) -> list[str]:
         """Return the environments to create, and report those that this command does not create."""
         if self.cluster.container is not None:
-            self.say(f"environment: none made, jobs run in the container {self.cluster.container.image}")
+            self.say(f"environment: not created, jobs run in the container {self.cluster.container.image}")
             return []
         pythons = {self.cluster.python: "python"}
         for trainer, section in self.cluster.trainers.items():
@@ -180,7 +180,7 @@ class ClusterInstallation:
                 venvs.append(match["venv"])
             else:
                 self.say(
-                    f"environment: none made, the profile's {key} is {python}; write the path of one to be made, such "
+                    f"environment: not created, the profile's {key} is {python}; write the path of a new one, such "
                     "as /project/me/venv-trainer/bin/python"
                 )
         return venvs
@@ -193,7 +193,7 @@ class ClusterInstallation:
         named = self.cluster.trainer(_TRAINER).checkout
         known = named if isinstance(named, dict) else {}
         if named is None and not releases:
-            self.say(f"checkout: none made, the profile names no trainers.{_TRAINER}.checkout")
+            self.say(f"checkout: not created, the profile names no trainers.{_TRAINER}.checkout")
         if isinstance(named, str):
             if len(releases) > 1:
                 raise InstallationError(

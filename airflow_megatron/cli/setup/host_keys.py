@@ -17,7 +17,7 @@ def host_key_hint(conn_id: str, refusal: str) -> str:
     :param conn_id: of the Airflow connection
     :param refusal: message of the transport
     """
-    if "host key" not in refusal.lower():
+    if "host key" not in refusal.lower().replace("_", " "):
         return "check the user and key of the connection; log in by hand with the same ones"
     from airflow.models.connection import Connection
 
@@ -25,9 +25,10 @@ def host_key_hint(conn_id: str, refusal: str) -> str:
     lines = presented_keys(connection.host or "", connection.port or 22)
     if not lines:
         return "the login node presents no key now"
+    key = " ".join(lines[0].split()[1:3])
     return (
-        "compare with the fingerprint that the site publishes (ssh-keygen -lf -), then add to ~/.ssh/known_hosts: "
-        + lines[0]
+        f"compare with the fingerprint that the site publishes (ssh-keygen -lf -): {lines[0]}; then write into the "
+        f'connection\'s extra "host_key": "{key}"'
     )
 
 

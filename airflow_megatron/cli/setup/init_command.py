@@ -43,7 +43,12 @@ def init(
     ] = False,
     site: Annotated[
         list[str] | None,
-        typer.Option("--site", metavar="NAME", help="Also write the profile of this site; may be repeated"),
+        typer.Option(
+            "--site",
+            metavar="NAME",
+            help="Also write the profile of this site; may be repeated",
+            autocompletion=lambda incomplete: [name for name in site_names() if name.startswith(incomplete)],
+        ),
     ] = None,
 ) -> None:
     """Create a project: a sweep spec, cluster profiles and the DAG files. Existing files are kept."""
@@ -63,7 +68,7 @@ def init(
     missing = _missing_configuration(folder)
     if missing:
         print(
-            f"\nAdd to {airflow_configuration()}, or set the variables AIRFLOW__MEGATRON__… that stand for it:\n"
+            f"\nAdd to {airflow_configuration()}, or set the corresponding variables AIRFLOW__MEGATRON__…:\n"
         )
         print(missing)
     if local_cluster:
@@ -126,5 +131,5 @@ def _show_new_dags() -> None:
     """Make Airflow load new DAG files at once; by default its processor scans for them every five minutes."""
     try:
         run_airflow("dags", "reserialize")
-    except AirflowCommandError as error:  # the processor will find them anyway
+    except AirflowCommandError as error:  # the processor will find them later
         print(error, file=sys.stderr)

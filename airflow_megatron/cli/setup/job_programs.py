@@ -44,7 +44,7 @@ def programs_archive(folder: Path) -> ProgramsArchive:
             content = path.read_bytes()
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
-            # installing a wheel may drop the file mode
+            # installing a wheel may not keep the file mode
             entry.mode = 0o755 if content.startswith(b"#!") else 0o644
             tar.addfile(entry, io.BytesIO(content))
             lines.append(f"{hashlib.sha256(content).hexdigest()}  {name}")

@@ -21,11 +21,11 @@ _OF_A_SITE: Final = {
     "It trains on a CPU in about two minutes.": "On GPUs it trains in less than a minute.",
     "micro_batch_size: 4": "micro_batch_size: 1 # 8 GPUs can share a batch",
     "slurm: {cpus_per_task: 1, time: 10m}": "slurm: {time: 10m}",
-    "# What each job asks Slurm for. On GPUs add gpus_per_node, and nodes for more than one.": (
-        "# What each job asks Slurm for, beside what the profile says. Add nodes for more than one."
+    "# The resources of each job. On GPUs add gpus_per_node, and nodes for more than one.": (
+        "# The resources of each job, in addition to those of the profile. Add nodes for more than one."
     ),
 }
-"""Text of the first spec → its text for a site."""
+"""Text in the first spec → its replacement for a site."""
 _CLUSTER_OF_THE_FIRST: Final = "cluster: local # a profile in clusters/: change it to the name of your own"
 
 

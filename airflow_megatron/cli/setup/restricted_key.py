@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import CommandResult
 
 FOLDER: Final = ".airflow-megatron"
-"""Folder of the cluster's side, in the home of the account."""
+"""Folder of the installed programs, in the home of the account."""
 _ASKED: Final = ("PATH", "SLURM_CONF", "SLURM_CLUSTERS", "TMPDIR")
-"""Variables of the account that the programs get."""
+"""Variables of the account that are passed to the programs."""
 
 
 class RestrictionError(AirflowMegatronError):
@@ -84,9 +84,9 @@ def public_key_line(path: Path) -> str:
 
 
 def installed(run: Callable[[str], CommandResult], commands: SlurmCommands, roots: Sequence[str]) -> str:
-    """Put the programs on a cluster, try them, and return the command line of the key.
+    """Copy the programs to a cluster, test them, and return the command line of the key.
 
-    Programs of other versions stay, so that their callers can go on.
+    Programs of other versions are kept, so that their callers continue to work.
 
     :param roots: folders below which paths may lie
     :raises RestrictionError: if they do not run there
@@ -130,7 +130,7 @@ def installed(run: Callable[[str], CommandResult], commands: SlurmCommands, root
 
 
 def _account(run: Callable[[str], CommandResult]) -> dict[str, str]:
-    """Return the interpreter, the home and the variables of the account; without those that are not set."""
+    """Return the interpreter, the home and the variables of the account that are set."""
     shown = "\n".join(f"printf '{name} %s\\n' \"${{{name}-}}\"" for name in _ASKED)
     body = (
         f"printf 'python %s\\n' \"$(command -v python3)\"\nprintf 'home %s\\n' \"$(cd && pwd -P)\"\n{shown}"

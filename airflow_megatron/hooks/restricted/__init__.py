@@ -1,4 +1,5 @@
-"""Keys that may run only the package's remote programs: the programs, the requests for them, and the cluster's side.
+"""SSH keys that may run only the package's remote programs: the programs, the requests, and the part on the cluster.
 
-Imports ``results`` and the layers below. ``hooks.slurm`` sends the requests, ``cli.setup`` installs the cluster's side.
+Imports ``results.readings``, ``slurm`` and ``spec``.
+``hooks.slurm`` sends the requests; ``cli.setup`` installs the part on the cluster.
 """

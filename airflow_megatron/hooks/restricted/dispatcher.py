@@ -18,15 +18,17 @@ PROTOCOL = "airflow-megatron-restricted"
 REFUSED = 78
 """Exit status of a refusal."""
 LONGEST_REQUEST = 64 * 1024 * 1024
-"""Bytes of a request."""
+"""Maximum size of a request, in bytes."""
 KEPT_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL")
-"""Variables of the session that the programs get; all others come from the settings."""
+"""Variables of the session that are passed to the programs; all others come from the settings."""
 NO_PATTERN = "("
-"""Stands for a pattern outside of the roots: the program answers nothing for it."""
+"""Replacement for a pattern outside of the roots; it matches nothing."""
 NOTHING = "/.outside/of/the/roots"
-"""Stands for a file outside of the roots: the program finds none."""
+"""Replacement for a file outside of the roots; it does not exist."""
+LEFT_OUT = PROTOCOL + ": left out: "
+"""Start of the line that lists the files outside of the roots, before the answer of the program."""
 NO_COMMAND = "echo 'not run: the key of this connection is restricted'; exit 126"
-"""Stands for a command of a condition."""
+"""Replacement for a command of a condition."""
 
 FORMS = {
     "int": r"[0-9]{1,19}",
@@ -42,7 +44,7 @@ FORMS = {
     "option": r"--[a-z][a-z-]*(?:=[^\x00-\x1f\x7f]*)?",
     "line": r"[^\x00-\x1f\x7f]*",
 }
-"""Words that one expression checks."""
+"""Kinds of words that are checked by one regular expression each."""
 OPTIONS_REFUSED = frozenset(
     (
         "array",
@@ -58,11 +60,13 @@ OPTIONS_REFUSED = frozenset(
         "bcast",
     )
 )
+EXACT_OPTIONS = frozenset(("export",))
+"""Options of sbatch that are not abbreviations of a refused one."""
 LINES = {
     "jobs": r"[0-9]+(?:_[0-9]+|\+[0-9]+)?\|[A-Za-z0-9][A-Za-z0-9._=+:@-]{0,199}",
     "limits": r"limit\|[0-9]+\|[A-Za-z0-9._=+:@-]*",
 }
-"""Documents that one expression checks, line by line."""
+"""Kinds of documents of which each line is checked by one regular expression."""
 _GLOB_WORD = re.compile(r"'([^']*)'|\"(')\"|([A-Za-z0-9@%+=:,./_-]+)|(\[[!^]?\]?[A-Za-z0-9_.!-]*\]|[*?])")
 _NEWER = re.compile(
     r"""for am_file in (.+); do \[ -z "\$\(find "\$am_file" -maxdepth 0 -cnewer """
@@ -82,7 +86,7 @@ class Checks:
     """The checks of the values of one request.
 
     :param roots: folders below which paths may lie
-    :param sinfo: how the cluster calls it, as a shell word
+    :param sinfo: the cluster's sinfo command, as a shell word
     :param layout: names of a run directory: ``hidden`` (folders that the package makes), ``attempts`` (those of them
         that hold attempts), ``secrets`` and ``withdrawn``
     """
@@ -94,6 +98,7 @@ class Checks:
         self.roots = [root.rstrip("/") for root in roots]
         self.real_roots = [os.path.realpath(root) for root in self.roots]
         self.before = ""
+        self.left_out: list[str] = []
         self.real_folders: dict[str, str] = {}
 
     def word(self, kind: str, value: Any) -> str:
@@ -102,7 +107,7 @@ class Checks:
         return "" if kind == "path-or-none" and not checked else shlex.quote(checked)
 
     def checked(self, kind: str, value: Any) -> str:
-        """Return a value, or what stands for it.
+        """Return a value or its replacement.
 
         :raises Refusal: if the value is not of the kind
         """
@@ -111,8 +116,10 @@ class Checks:
         if kind in FORMS:
             if not re.match(f"(?:{FORMS[kind]})\\Z", value):
                 raise Refusal(f"{value[:200]!r} is not a valid {kind}")
-            if kind == "option" and value[2:].partition("=")[0] in OPTIONS_REFUSED:
-                raise Refusal("sbatch option {} is not permitted".format(value.partition("=")[0]))
+            if kind == "option":
+                name = value[2:].partition("=")[0]
+                if name not in EXACT_OPTIONS and any(one.startswith(name) for one in OPTIONS_REFUSED):
+                    raise Refusal(f"sbatch option --{name} is not permitted")
             return value
         return str(getattr(self, "check_" + kind.replace("-", "_"))(value))
 
@@ -143,7 +150,7 @@ class Checks:
         return self.check_path(value) if value else value
 
     def check_start(self, value: str) -> str:
-        """Note the common start of the paths that follow; each whole path is checked."""
+        """Keep the common start of the following paths; each whole path is checked."""
         if value and (not value.startswith("/") or re.search("[\x00-\x1f\x7f]", value)):
             raise Refusal(f"{value!r} is not the start of a path")
         self.before = value
@@ -155,10 +162,14 @@ class Checks:
         return value
 
     def check_rest_or_nothing(self, value: str) -> str:
-        """Return the rest of a path, of one that is not there if it is not below a root."""
+        """Return the rest of a path; of a missing file if it is not below a root.
+
+        A request is about many jobs, any of which may make such a link.
+        """
         try:
             return self.check_rest(value)
         except Refusal:
+            self.left_out.append(self.before + value)
             return NOTHING
 
     def check_relative(self, value: str) -> str:
@@ -169,7 +180,7 @@ class Checks:
         return value
 
     def check_folder(self, value: str) -> str:
-        """Return a path that relative ones follow."""
+        """Return a path to which the following relative paths belong."""
         self.before = self.check_path(value).rstrip("/")
         return value
 
@@ -229,7 +240,7 @@ class Checks:
         return value
 
     def check_command(self, value: str) -> str:
-        """Return a command that the package has made itself, else one that answers no."""
+        """Return a command that the package generates; for any other, a command that fails."""
         newer = _NEWER.match(value)
         if value.startswith(self.sinfo + " ") and _PARTITION.match(value[len(self.sinfo) :]):
             return value
@@ -352,11 +363,15 @@ def script_of(request: bytes, file: "dict[str, Any]", roots: "list[str]", read_o
     if not isinstance(name, str) or name not in programs:
         raise Refusal(f"program {name!r} is not one that this key may run")
     sinfo = programs["version"]["nodes"][0].rpartition(" --version")[0]
-    return composed(programs[name]["nodes"], values, Checks(roots, sinfo, file["layout"]))
+    checks = Checks(roots, sinfo, file["layout"])
+    script = composed(programs[name]["nodes"], values, checks)
+    if not checks.left_out:
+        return script
+    return f"echo {shlex.quote(LEFT_OUT + json.dumps(checks.left_out))}\n{script}"
 
 
 def environment(settings: "dict[str, Any]") -> "dict[str, str]":
-    """Return the variables of a program: few of the session, and those of the settings."""
+    """Return the variables of a program: some of the session, and those of the settings."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     for name in ("LANG", "LC_ALL"):
         if not re.match(r"[A-Za-z0-9_.@-]*\Z", kept.get(name, "")):
@@ -366,7 +381,7 @@ def environment(settings: "dict[str, Any]") -> "dict[str, str]":
 
 
 def main(words: "list[str]") -> int:
-    """Run the program that the session asks for."""
+    """Run the program that the session requests."""
     folder = Path(__file__).resolve().parent
     try:
         file = installed(os.environ.get("SSH_ORIGINAL_COMMAND", ""), folder)

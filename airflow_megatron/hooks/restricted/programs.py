@@ -1,8 +1,8 @@
 """The programs that a restricted key may run: the remote scripts of this package, with places for their values.
 
-Everything that submits, follows, judges, repairs, cancels and reads jobs is here. What is not: the commands of
-conditions, installations, the check of a cluster, the removal and packing of run directories, and scripts that read
-checkouts. ``tests/hooks/restricted`` compares the texts with those that the package sends.
+These programs submit, poll, repair, cancel and read jobs. Not included are the commands of conditions, installations,
+the check of a cluster, the removal and packing of run directories, and scripts that read checkouts.
+``tests/hooks/restricted`` compares the texts with those that the package sends.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NUMBER: Final = 987654321
-"""Stands for a number in the text of the snapshot's script."""
+"""Placeholder for a number in the snapshot's script."""
 _RUN_DIRECTORY: Final = "/RUN-DIRECTORY"
-"""Stands for the directories in it."""
+"""Placeholder for the directories in the snapshot's script."""
 
 LAYOUT: Final = {
     "hidden": [JOBS, ARRAYS, SUBMITTING, ENVIRONMENTS],
@@ -58,7 +58,7 @@ LAYOUT: Final = {
 
 @cache
 def programs(commands: SlurmCommands) -> dict[str, Any]:
-    """Return the programs: name → ``reads`` (changes nothing) and ``nodes``.
+    """Return the programs: name → ``reads`` (whether it changes nothing) and ``nodes``.
 
     :param commands: how Slurm's commands are called on the cluster
     """
@@ -99,8 +99,8 @@ def _reading(commands: SlurmCommands) -> dict[str, str]:
     calls = (
         f"am_queue {word('line')}",
         f"am_accounting {word('line')} {word('int')} {word('line')} {word('int')}" + many(f" {word('ids')}"),
-        "am_one_liners" + many(f" {word('rest')}"),
-        f"am_checkpoints {word('int')}" + many(f" {word('int')} {word('rest')}"),
+        "am_one_liners" + many(f" {word('rest-or-nothing')}"),
+        f"am_checkpoints {word('int')}" + many(f" {word('int')} {word('rest-or-nothing')}"),
         "am_checks" + many(f" {word('rest-or-nothing')}"),
         f"am_stream_list() {{\n  cat {document('logs')}}}",
         f"am_streams {word('int')} {word('int')} {word('int')} {word('int')}",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_megatron.hooks.restricted.dispatcher import PROTOCOL, REFUSED
+from airflow_megatron.hooks.restricted.dispatcher import LEFT_OUT, PROTOCOL, REFUSED
 from airflow_megatron.hooks.restricted.programs import digest, request_for
+from airflow_megatron.slurm.remote.framing import BEGIN
 from airflow_megatron.slurm.remote.transport import CommandResult, Transport, TransportError
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ def remote_command(commands: SlurmCommands) -> str:
 
 
 class RestrictedTransport:
-    """Sends the name of a program and its values in place of each script.
+    """A transport that sends the name of a program and its values instead of each script.
 
     :param transport: runs :func:`remote_command`
     :param commands: how Slurm's commands are called on the cluster
@@ -32,9 +35,10 @@ class RestrictedTransport:
     async def run(self, script: str, *, timeout: float) -> CommandResult:
         """Run *script*, which must be one of the programs.
 
-        :raises TransportError: if it is none, if the cluster refuses it, or if the outcome is unknown
+        :raises TransportError: if it is not one, if the cluster refuses it, or if the outcome is unknown
         """
-        request = request_for(script, self._commands)
+        # in a thread, because a poll of thousands of jobs is a long script
+        request = await asyncio.to_thread(request_for, script, self._commands)
         if request is None:
             raise TransportError(
                 f"the key of connection {self._conn_id!r} is restricted, and this is not one of its programs "
@@ -47,8 +51,15 @@ class RestrictedTransport:
                 f"the restricted key of connection {self._conn_id!r} is refused: "
                 f"{refusal.removeprefix(f'{PROTOCOL}: refused: ')}"
             )
-        return result
+        return replace(result, left_out=left_out_of(result.stdout))
 
     async def close(self) -> None:
         """Close the connection."""
         await self._transport.close()
+
+
+def left_out_of(answer: str) -> tuple[str, ...]:
+    """Return the files that the cluster's side has left out, from an answer; texts of jobs follow its first marker."""
+    before = answer.partition(f"\n{BEGIN}\n")[0].split("\n")
+    lists = [line.removeprefix(LEFT_OUT) for line in before if line.startswith(LEFT_OUT)]
+    return tuple(json.loads(lists[-1])) if lists else ()

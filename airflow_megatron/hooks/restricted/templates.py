@@ -1,4 +1,4 @@
-"""Texts of remote scripts with places for values, and how a script is read by them."""
+"""Templates of remote scripts, and the extraction of the values from a script."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def nodes(text: str) -> list[Node]:
 
 
 def values_of(template: list[Node], script: str) -> list[Any] | None:
-    """Return the values with which *template* gives *script*; None if it cannot."""
+    """Return the values with which *template* renders *script*; None if there are none."""
     read = _read(template, script, 0)
     return read[0] if read is not None and read[1] == len(script) else None
 
@@ -78,7 +78,7 @@ def _read(template: list[Node], script: str, at: int) -> tuple[list[Any], int] |
                 return None
             end = found.end()
             following = template[index + 1] if index + 1 < len(template) else ""
-            if isinstance(following, str):  # "/name" after a word is a part of no word
+            if isinstance(following, str):  # "/name" after a word is not part of a word
                 while end > at and not script.startswith(following, end):
                     end -= 1
             try:
@@ -104,5 +104,5 @@ def _read(template: list[Node], script: str, at: int) -> tuple[list[Any], int] |
 
 
 def canonical(value: Any) -> bytes:
-    """Return JSON of which equal values have equal bytes."""
+    """Return canonical JSON: equal values have equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

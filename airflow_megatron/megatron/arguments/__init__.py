@@ -1,5 +1,5 @@
-"""Megatron's arguments per trainer and release: tables, defaults, values, and the dump of a checkout's parser.
+"""Megatron's arguments for each trainer and release: tables, defaults, values, and the dump of a checkout's parser.
 
 Imports ``spec``.
-Others use ``tables``, ``values``, ``trainers`` and ``schedule``.
+Other packages use ``tables``, ``argv``, ``values``, ``schedule`` and ``command_error``.
 """

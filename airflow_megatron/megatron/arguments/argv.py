@@ -1,4 +1,4 @@
-"""Parameters as the command line that ``argparse`` of a release reads back as the same values.
+"""Conversion of parameters to a command line that the parser of a release reads as the same values.
 
 >>> to_argv({"num_layers": 4, "lr": 1e-05, "bf16": True, "add_bias_linear": False}, "core_v0.16.1")
 ['--bf16', '--num-layers', '4', '--disable-bias-linear', '--lr', '1e-05']
@@ -24,21 +24,20 @@ _MOST_KNOWN: Final = 4096
 
 
 def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[str]:
-    """Write parameters as a command line.
+    """Return parameters as a command line.
 
-    Flags come out for True (see :meth:`.ArgumentTable.flag_tokens`), lists as several values, None not at all,
-    floats with every digit they need. The order is the parser's, so equal parameters give equal command
-    lines.
+    Flags are written for True (see :meth:`.ArgumentTable.flag_tokens`), lists as several values, None is left out, and
+    floats have every necessary digit. The order is the parser's, so equal parameters give equal command lines.
 
     :param params: name → value; a name is a ``dest`` or a flag, with dashes or underscores.
     :param release: an upstream tag, for example ``core_v0.16.1``; or the table of a fork or of a trainer.
-    :returns: the tokens, not quoted.
-    :raises ArgumentError: for the first parameter (in the order given) that the release cannot take.
+    :returns: the tokens, without quotes.
+    :raises ArgumentError: for the first parameter (in the given order) that the release does not accept.
     """
     table = program_table(release) if isinstance(release, str) else release
     release = table.release
     names = tuple(params)
-    line = _like_the_last(params, names, table)
+    line = _from_last_line(params, names, table)
     if line is None:
         written: dict[str, Written] = {}
         for name, value in params.items():
@@ -65,7 +64,7 @@ def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[
 class Written(NamedTuple):
     """The words of a parameter on a command line.
 
-    :param position: of the argument in the parser's order
+    :param position: position of the argument in the parser's order
     """
 
     position: int
@@ -74,13 +73,13 @@ class Written(NamedTuple):
 
 
 class WrittenLine(NamedTuple):
-    """A command line, as parameters give it: most values of a sweep's points are the same objects.
+    """A command line made from parameters, kept because most values of a sweep's points are the same objects.
 
-    :param values: of the parameters, in their order
-    :param written: by each
+    :param values: values of the parameters, in their order
+    :param written: words of each parameter
     :param order: their indices in the parser's order
-    :param words: of the command line
-    :param places: of the words that are a parameter's one value, 0 for parameters that write none or more
+    :param words: words of the command line
+    :param places: position of the word with a parameter's single value, 0 for parameters with no or several values
     """
 
     values: tuple[object, ...]
@@ -103,10 +102,10 @@ class WrittenLine(NamedTuple):
         return cls(values, written, order, words, tuple(places))
 
 
-def _like_the_last(
+def _from_last_line(
     params: Mapping[str, object], names: tuple[str, ...], table: ArgumentTable
 ) -> WrittenLine | None:
-    """Return the command line of parameters that differ in some values from those written last under these names."""
+    """Return the command line of parameters that differ in some values from the last ones with these names."""
     last = table.last_lines.get(names)
     if last is None:
         return None
@@ -132,7 +131,7 @@ def _like_the_last(
 def _written(name: str, value: object, argument: Argument, table: ArgumentTable) -> Written:
     """Return the words of a parameter; values that several points of a sweep share are formatted once."""
     if type(value) is str and value.startswith("/") and argument.is_text and "\0" not in value:
-        # a directory, of which each job has its own
+        # a directory, which is different for each job
         return Written(table.position(argument), name, [argument.flags[0], value])
     if type(value) not in (int, float, str) or not value:  # 0.0 and -0.0 are equal
         return _newly_written(name, value, argument, table)
@@ -193,7 +192,7 @@ def _value_tokens(name: str, value: object, argument: Argument, release: str) ->
 
 def _value_text(name: str, value: object, argument: Argument, release: str) -> str:
     if path_of(value) is not None:
-        return str(value)  # known when the job starts
+        return str(value)  # known only when the job starts
     text = _TYPES.get(argument.type, _text_value)(value)
     if text is None:
         wanted = _TYPE_WORDS.get(argument.type, "text")
@@ -234,7 +233,7 @@ def _float_value(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         return None
     text = repr(value)
-    # argparse takes "-1e-05" for an option; "-0.00001" it knows to be a number.
+    # argparse reads "-1e-05" as an option, but "-0.00001" as a number.
     return format(Decimal(text), "f") if text.startswith("-") and "e" in text else text
 
 
@@ -278,7 +277,7 @@ _TYPE_WORDS: Final[dict[str | None, str]] = {
 
 
 def _is_number(text: str) -> bool:
-    """Does argparse take a token that starts with a dash for a number (``_negative_number_matcher``)."""
+    """Return whether argparse reads a token that starts with a dash as a number (``_negative_number_matcher``)."""
     whole, dot, fraction = text.removeprefix("-").partition(".")
     if not text.isascii() or (dot and not fraction):
         return False

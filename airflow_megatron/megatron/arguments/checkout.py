@@ -17,16 +17,16 @@ _DUMP_SCRIPT: Final = Path(__file__).with_name("parser_dump.py")
 _MOST_PACKAGES: Final = 60
 _TIME_LIMIT_S: Final = 120
 _MODULE: Final = "megatron.training.arguments"
-#: Programs that are run for the arguments and defaults that they add.
+#: Programs that are executed to find the arguments and defaults that they add.
 PROGRAMS: Final = (
     PRETRAIN_GPT,
     *("pretrain_bert.py", "pretrain_t5.py", "pretrain_mamba.py", "pretrain_vlm.py"),
 )
-#: Packages that a program looks for before it adds arguments.
+#: Packages whose presence a program checks before it adds arguments.
 _OPTIONAL: Final = ("modelopt",)
-#: A package without which a program does not even import, whatever its arguments.
+#: A package without which a program cannot be imported.
 _IMPORTED_BY: Final = {"pretrain_bert.py": "transformer_engine"}
-#: What every release imports; more is found out by trying.
+#: Packages that every release imports; others are found by trying.
 _IMPORTED_BY_ALL: Final = ("torch", "numpy", "regex", "einops", "triton")
 
 
@@ -37,10 +37,10 @@ class CheckoutError(AirflowMegatronError, ValueError):
 def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
     """Build a checkout's argument parser and describe it.
 
-    The checkout's own code runs, in a process of its own, with empty packages in place of those it imports.
+    The checkout's code runs in a separate process, with empty packages in place of those that it imports.
 
     :param checkout: folder of Megatron-LM, Megatron-DeepSpeed, or of this project's thin trainer.
-    :param release: what to call it; the folder's name by default.
+    :param release: name of the release; default: the folder's name.
     :returns: ``{"release", "arguments": [{"flags", "dest", "group", "action", "type", "nargs", "choices",
         "default", "required"}, …], "programs": {script: {"defaults": {dest: value}, "adds": [argument, …],
         "packages": {package: [argument, …]}}}, "notes": [text, …]}``, what
@@ -81,7 +81,7 @@ def _program(checkout: Path, script: str, packages: list[str], known: list[dict[
 
 
 def _tried(checkout: Path, release: str, packages: list[str], program: str | None = None) -> dict[str, Any]:
-    """Dump a parser, with as many empty packages as it takes; those that were missing are added to ``packages``."""
+    """Dump a parser, with the necessary empty packages; missing ones are added to ``packages``."""
     while True:
         answer = _dump(checkout, release, packages, program)
         if "missing" not in answer:

@@ -1,4 +1,4 @@
-"""Error of a job's command that cannot be made."""
+"""Error of an invalid job command."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from airflow_megatron.errors import AirflowMegatronError
 
 
 class CommandError(AirflowMegatronError, ValueError):
-    """A job whose command cannot be made.
+    """The command of a job cannot be made.
 
-    :param name: the parameter at fault
+
+    :param name: the invalid parameter
     """
 
     def __init__(self, name: str, message: str) -> None:

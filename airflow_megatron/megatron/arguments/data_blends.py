@@ -1,7 +1,8 @@
 """Blends of data sets: prefixes alone, or a weight before each of them.
 
 Upstream (``megatron/core/datasets/utils.py``, ``get_blend_from_list``) takes a list that is neither for prefixes alone,
-weights included, and a job ends where there is no data set called ``0.6``.
+weights included, and a job ends where there is no data set called ``0.6``. It cannot unpack an empty list, and
+``BlendedDataset`` (``megatron/core/datasets/blended_dataset.py``) asserts that every share is above zero.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 #: Arguments that name blends, by ``dest``.
 BLENDS: Final = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
 HINT: Final = "a weight before each data set, [0.6, A, 0.4, B], or none at all, [A, B]"
+SHARES_HINT: Final = "weights above 0, [0.6, A, 0.4, B]; leave out data sets that shall not be read"
 
 
 def blend_problem(blend: object) -> str | None:
@@ -28,7 +30,7 @@ def blend_problem(blend: object) -> str | None:
         return None
     if not isinstance(blend, (list, tuple)) or len(blend) < 2:
         return None
-    # a 1 in the place of a prefix may stand for one that an earlier job writes (commands.comparable_words)
+    # a 1 in place of a prefix may be the placeholder for a prefix from an earlier job (commands.comparable_words)
     weights = [_is_weight(word) and (place % 2 == 0 or word != "1") for place, word in enumerate(blend)]
     if not any(weights) or (
         weights == [place % 2 == 0 for place in range(len(blend))] and len(blend) % 2 == 0
@@ -36,6 +38,25 @@ def blend_problem(blend: object) -> str | None:
         return None
     shown = " ".join(map(str, blend))
     return f"{shown}: {_odd_one(blend, weights)}"
+
+
+def share_problem(blend: object) -> str | None:
+    """Return why upstream cannot build a blend although weights and prefixes alternate; None if it can.
+
+    :param blend: weights and prefixes, as text or as numbers; None for no blend
+    """
+    if not isinstance(blend, (list, tuple)):
+        return None
+    if not blend:
+        return "names no data set"
+    if len(blend) % 2 or not all(_is_weight(word) for word in blend[::2]):
+        return None
+    weights = [float(str(word)) for word in blend[::2]]
+    total = sum(weights)
+    for word, weight in zip(blend[::2], weights, strict=True):
+        if not (total and weight / total > 0):  # NaN is not above zero
+            return f"{' '.join(map(str, blend))}: the weight {word} is no share above zero"
+    return None
 
 
 def _odd_one(blend: Sequence[object], weights: Sequence[bool]) -> str:

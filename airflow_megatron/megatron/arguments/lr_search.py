@@ -1,7 +1,8 @@
-"""A search for a learning rate with upstream's trainer, which does not have one.
+"""A search for a learning rate with upstream's trainer, which has no such feature.
 
-``Megatron-LM/upstream_lr_finder.py`` stands before upstream's script and takes the options of ``megatron_core``'s
-search; what is left is upstream's command line of a short training without a schedule, checkpoints and validation.
+``Megatron-LM/upstream_lr_finder.py`` precedes upstream's script on the command line and reads the options of
+``megatron_core``'s search. The rest is upstream's command line of a short training without a schedule, checkpoints and
+validation.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _WITHOUT: Final = re.compile(
     r"|save|save_.*|non_persistent_save_interval|exit_interval|exit_duration_in_mins|exit_signal.*"
     r"|eval_iters|eval_interval|full_validation|multiple_validation_sets|check_for_nan_in_loss_and_grad"
 )
-"""What a search passes over, as that of ``megatron_core`` does: it has a schedule of its own and no end but the last
-step, saves and validates nothing, and ends in a loss that may be no number."""
+"""Arguments that a search ignores, like that of ``megatron_core``: it has its own schedule, ends only at the last
+step, does not save or validate, and may end with a NaN loss."""
 
 
 @functools.cache
 def with_search(table: ArgumentTable, own_trainer: Path) -> ArgumentTable:
-    """Return a table of upstream's with the options of a search.
+    """Return upstream's table with the options of a search.
 
-    :param own_trainer: the table of ``megatron_core``, whose search has the same
+    :param own_trainer: the table of ``megatron_core``, whose search has the same options
     """
     options = [
         argument for argument in read_table(own_trainer) if argument.group == _GROUP and not argument.is_flag
@@ -47,7 +48,7 @@ def with_search(table: ArgumentTable, own_trainer: Path) -> ArgumentTable:
 
 
 def is_option(name: str) -> bool:
-    """Return whether a name is that of a search's option, which other stages of its sweep pass over."""
+    """Return whether a name is an option of a search, which other stages of the sweep ignore."""
     return canonical(name).startswith(_PREFIX)
 
 
@@ -55,8 +56,8 @@ def search_arguments(job: Job, arguments: Mapping[str, Any], table: ArgumentTabl
     """Return the arguments of a search: those of a training without those that a search ignores.
 
     :param table: made by :func:`with_search`
-    :raises CommandError: if it would not begin with its own first step, has no number of steps, or is to write
-        elsewhere
+    :raises CommandError: if the search would not begin at its first step, has no number of steps, or sets another
+        output folder
     """
     by_dest = {known.dest: value for name, value in arguments.items() if (known := table.get(name))}
     if by_dest.get(SAVE):
@@ -77,7 +78,7 @@ def search_arguments(job: Job, arguments: Mapping[str, Any], table: ArgumentTabl
         if not _WITHOUT.fullmatch(known.dest if (known := table.get(name)) else name)
     }
     if by_dest.get("lr") is None:
-        # upstream wants one, which matters only to groups of parameters that have another
+        # upstream requires one, which affects only parameter groups with a different one
         end = table.get("lr_finder_end_lr")
         kept["lr"] = by_dest.get("lr_finder_end_lr", end.default if end else None)
     return kept | {

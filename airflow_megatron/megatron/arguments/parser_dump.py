@@ -2,12 +2,12 @@
 
 The checkout is Megatron-LM's, Megatron-DeepSpeed's, or this project's folder ``Megatron-LM`` with its thin trainer.
 
-Usage: ``python parser_dump.py CHECKOUT RELEASE [--program SCRIPT] [PACKAGE …]``. Importing Megatron's arguments imports
-PyTorch and more; the packages named are replaced by empty ones, which is enough to build the parser and nothing else.
-Prints ``{"release", "arguments": […]}``, or ``{"missing": PACKAGE}`` for a package that has to be named.
+Usage: ``python parser_dump.py CHECKOUT RELEASE [--program SCRIPT] [PACKAGE …]``. Importing Megatron's arguments
+imports PyTorch and other packages; the named packages are replaced by empty ones, which is sufficient to build the
+parser. Prints ``{"release", "arguments": […]}``, or ``{"missing": PACKAGE}`` for a package that must be named.
 
-With ``--program`` the script itself runs, as far as the call that reads its arguments: a program may add arguments to
-the parser, and give defaults of its own, which ``{"release", "arguments": […], "defaults": {…}}`` holds.
+With ``--program`` the script itself runs up to the call that reads its arguments, because a program may add arguments
+and defaults. The output is then ``{"release", "arguments": […], "defaults": {…}}``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_TORCH_VERSION = "2.13.0"  # upstream compares it while it is imported; newer than any minimum it asks for
+_TORCH_VERSION = (
+    "2.13.0"  # upstream compares the version during the import; newer than any minimum that it requires
+)
 
 
 class _Anything(type(typing.Protocol)):  # type: ignore[misc]  # upstream mixes them with protocols
@@ -42,7 +44,7 @@ class _Anything(type(typing.Protocol)):  # type: ignore[misc]  # upstream mixes 
         return made
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
-        # A decorator leaves what it decorates as it is.
+        # A decorator does not change the decorated object.
         return arguments[0] if _decorates(arguments) else super().__call__()
 
     def __getitem__(cls, _item: Any) -> Any:
@@ -80,7 +82,7 @@ class _Value(metaclass=_Anything):
     __file__ = ""
 
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
-        """Take anything."""
+        """Accept any arguments."""
 
     def __call__(self, *arguments: Any, **_options: Any) -> Any:
         return arguments[0] if _decorates(arguments) else self
@@ -133,7 +135,7 @@ class _EmptyPackage(types.ModuleType):
 
 
 class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the packages that are to be empty, and everything in them."""
+    """Finder of the empty packages and their modules."""
 
     def __init__(self, packages: set[str]) -> None:
         self.packages = packages
@@ -147,18 +149,18 @@ class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Make the empty package."""
+        """Create the empty package."""
         package = _EmptyPackage(spec.name)
         package.__path__ = []
         package.__file__ = ""
         return package
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing runs in an empty package."""
+        """Do nothing: an empty package has no code."""
 
 
 def give_versions(packages: set[str]) -> None:
-    """Give the empty packages a version, for code that reads that of the installed distribution."""
+    """Give the empty packages a version, for code that reads the version of the installed distribution."""
     version_of = importlib.metadata.version
 
     def version(distribution_name: str) -> str:
@@ -222,14 +224,14 @@ def _megatron_lm(arguments: types.ModuleType) -> argparse.ArgumentParser:
 
 
 class _Built(BaseException):
-    """Brings a parser out of the function that would parse with it."""
+    """Exception that passes a parser out of the function that would parse with it."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self.parser = parser
 
 
 def _from_parse_args(arguments: types.ModuleType) -> argparse.ArgumentParser:
-    """Take the parser from ``parse_args``, which builds it and parses at once."""
+    """Return the parser from ``parse_args``, which builds it and parses in one call."""
 
     def parse_known_args(parser: argparse.ArgumentParser) -> None:
         raise _Built(parser)
@@ -251,8 +253,8 @@ def _deepspeed_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     return parser
 
 
-class _Asked(BaseException):
-    """Ends a program where it reads its arguments."""
+class _ArgumentsRequested(BaseException):
+    """Exception that ends a program at the call that reads its arguments."""
 
     def __init__(
         self, add: Callable[[argparse.ArgumentParser], Any] | None, defaults: dict[str, Any]
@@ -273,7 +275,7 @@ def program_arguments(checkout: Path, script: str) -> tuple[argparse.ArgumentPar
         args_defaults: dict[str, Any] | None = None,
         **_others: Any,
     ) -> None:
-        raise _Asked(extra_args_provider, dict(args_defaults or {}))
+        raise _ArgumentsRequested(extra_args_provider, dict(args_defaults or {}))
 
     parser = build_parser(checkout)  # before the program runs, which may replace what it needs
     training = importlib.import_module("megatron.training")
@@ -285,14 +287,14 @@ def program_arguments(checkout: Path, script: str) -> tuple[argparse.ArgumentPar
     sys.argv = [script]
     try:
         runpy.run_path(str(checkout / script), run_name="__main__")
-    except _Asked as asked:
+    except _ArgumentsRequested as asked:
         if asked.add is not None:
             asked.add(parser)
         return parser, asked.defaults
     raise RuntimeError(f"{script} reads no arguments")
 
 
-#: Module of a checkout → what makes a parser of it.
+#: Module of a checkout → function that builds its parser.
 BUILDERS: Final[dict[str, Callable[[types.ModuleType], argparse.ArgumentParser]]] = {
     "megatron_core_trainer.arguments.parser": _thin_trainer,
     "megatron.training.arguments": _megatron_lm,

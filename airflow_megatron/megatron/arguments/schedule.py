@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
 
 STYLES: Final = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
-"""Upstream's; the formulas here are of these."""
+"""Upstream's styles, whose formulas this module implements."""
 _READ: Final = (
     *("lr", "min_lr", "global_batch_size", "lr_decay_style", "lr_wsd_decay_style", "lr_warmup_fraction"),
     *("train_iters", "lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters"),
     *("train_samples", "lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples"),
 )
-"""The arguments that a schedule follows from."""
+"""The arguments that determine a schedule."""
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """The schedule of one training job, in iterations, or in samples where the training is counted in them.
+    """The schedule of one training job, in iterations, or in samples if the training is defined in samples.
 
-    :param unit: ``iters`` or ``samples``, the end of its arguments' names
-    :param length: of the training
-    :param warmup: at its beginning
-    :param decay: where the learning rate has come down to ``min_lr``
+    :param unit: ``iters`` or ``samples``, the suffix of its arguments' names
+    :param length: length of the training
+    :param warmup: length of the warm-up
+    :param decay: step at which the learning rate reaches ``min_lr``
     :param wsd_decay: length of the decay of the style WSD, 0 for none
     :param batch: ``global_batch_size``, None if unknown
     """
@@ -50,10 +50,10 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, arguments: ArgumentValues) -> Schedule | None:
-        """Read it off the arguments of a job; None if the training has no length."""
+        """Return the schedule of a job's arguments; None if the training has no length."""
         try:
             return _known(arguments.table, *arguments.given(_READ))
-        except TypeError:  # a list in the place of a number
+        except TypeError:  # a list instead of a number
             return cls._of(arguments)
 
     @classmethod
@@ -79,11 +79,13 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def decay_start(self) -> int:
-        """Where the decay of the style WSD begins."""
+        """The step at which the decay of the style WSD begins."""
         return self.decay - (self.wsd_decay or 0)
 
     def rate(self, step: int) -> float:
-        """Return the learning rate after ``step`` iterations (or samples), as a part of its peak above ``min_lr``."""
+        """Return the learning rate after ``step`` iterations (or samples), as a fraction of its peak above
+        ``min_lr``.
+        """
         if self.warmup and step <= self.warmup:
             return step / self.warmup
         style = self.lr_decay_style
@@ -110,7 +112,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=4096, typed=True)
 def _known(table: ArgumentTable, *given: object) -> Schedule | None:
-    """Return the schedule of values that many points of a sweep share; None for missing values."""
+    """Return the schedule of some values, cached for all points that share them; None for missing values."""
     return Schedule._of(ArgumentValues(table, dict(zip(_READ, given, strict=True))))
 
 

@@ -2,8 +2,9 @@
 
 A dump is one release's argparse parser as JSON: ``{"release": TAG, "arguments": [{"flags", "dest", "group",
 "action", "type", "nargs", "choices", "default", "required"}, …], "programs": {…}}``, in the parser's order (see
-:func:`airflow_megatron.megatron.arguments.checkout.dump_checkout`). The table holds each distinct argument once
-and, per release, which of them it has. To make it again, from checkouts whose folders are named as their releases::
+:func:`airflow_megatron.megatron.arguments.checkout.dump_checkout`). The table contains each distinct argument once
+    and, per release, the indices of its arguments. To create it again, from checkouts whose folders are named as their
+    releases::
 
     python -m airflow_megatron.megatron.arguments.table_writer CHECKOUT …
 """
@@ -55,10 +56,10 @@ def make_table(dumps: list[dict[str, Any]]) -> dict[str, Any]:
 def with_release(table: dict[str, Any], dump: dict[str, Any]) -> dict[str, Any]:
     """Return a table with a release added or replaced.
 
-    Rows keep their places, and rows that no release has before come last, so that a new release reads as a diff.
+    Rows keep their positions and new rows are appended, so that a new release gives a readable diff.
 
     :param table: what :func:`make_table` returns
-    :param dump: of the release
+    :param dump: the dump of the release
     """
     one = make_table([dump])
     rows = [*table["arguments"]]
@@ -90,7 +91,7 @@ def with_release(table: dict[str, Any], dump: dict[str, Any]) -> dict[str, Any]:
 
 
 def table_text(table: dict[str, Any]) -> str:
-    """Write a table as JSON, one argument per line, so that a new release appears as a readable diff.
+    """Return a table as JSON with one argument per line, so that a new release gives a readable diff.
 
     :param table: what :func:`make_table` returns.
     """

@@ -1,8 +1,8 @@
 """Megatron's command-line arguments, per upstream release.
 
-The table beside this module (``arguments.json``) is made from the argument parsers of the releases themselves
-(:mod:`airflow_megatron.megatron.arguments.table_writer`). It answers which arguments exist;
-:mod:`airflow_megatron.megatron.arguments.argv` writes command lines by it.
+The table beside this module (``arguments.json``) is generated from the argument parsers of the releases
+(:mod:`airflow_megatron.megatron.arguments.table_writer`). It defines which arguments exist;
+:mod:`airflow_megatron.megatron.arguments.argv` uses it to write command lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.megatron.arguments.argv import Written, WrittenLine
 
-#: The program that trains GPT models, which jobs run.
+#: The program of jobs that train GPT models.
 PRETRAIN_GPT: Final = "pretrain_gpt.py"
 TABLE_FILE: Final = Path(__file__).with_name("arguments.json")
 
@@ -30,12 +30,12 @@ Action = Literal["Store", "StoreTrue", "StoreFalse", "BooleanOptional"]
 
 
 class ArgumentError(AirflowMegatronError, ValueError):
-    """A parameter that a release's command line cannot take.
+    """A parameter that a release's command line does not accept.
 
-    :param name: the parameter as it was given
+    :param name: the given parameter
     :param release: the upstream release, for example ``core_v0.16.1``
     :param reason: what is wrong with it, and what to write instead
-    :param nearest: known names like it, when the name is unknown
+    :param nearest: similar known names, if the name is unknown
     """
 
     def __init__(self, name: str, release: str, reason: str, nearest: Sequence[str] = ()) -> None:
@@ -53,13 +53,13 @@ class Argument:
 
     :param flags: its spellings on the command line, the usual one first
     :param dest: the attribute of ``args`` that it sets
-    :param group: heading of the parser's help that it stands under
+    :param group: its heading in the parser's help
     :param action: argparse's action
     :param type: name of argparse's type function, or None for text and for flags
     :param nargs: argparse's ``nargs``: None, ``0`` (a flag), a number, ``+`` or ``*``
-    :param choices: the values allowed, when they are limited
-    :param default: value when the argument is not given
-    :param required: must it be given
+    :param choices: the allowed values, if they are limited
+    :param default: value if the argument is not given
+    :param required: whether it must be given
     """
 
     flags: tuple[str, ...]
@@ -74,32 +74,32 @@ class Argument:
 
     @property
     def is_flag(self) -> bool:
-        """True when the argument takes no value."""
+        """Whether the argument takes no value."""
         return self.action != "Store"
 
     @property
     def is_list(self) -> bool:
-        """True when the argument takes several values."""
+        """Whether the argument takes several values."""
         return self.action == "Store" and self.nargs is not None
 
     @property
     def is_text(self) -> bool:
-        """Whether the argument takes one arbitrary text."""
+        """Whether the argument takes one arbitrary string."""
         return self.action == "Store" and self.nargs is None and self.type is None and self.choices is None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name a parameter may use for it: its ``dest`` and its flags with underscores."""
+        """Every name of the argument in parameters: its ``dest`` and its flags with underscores."""
         return (self.dest, *(canonical(flag) for flag in self.flags))
 
 
 class ArgumentTable:
     """The arguments of one release, in the order of its parser.
 
-    :param program_defaults: values by ``dest`` that the program gives arguments that are not given
-    :param optional: package → arguments that the program adds where the package is installed
-    :ivar last_lines: names of parameters → the command line of theirs that :func:`.to_argv` wrote last
-    :ivar written: name, type and value of a parameter → what :func:`.to_argv` writes for it
+    :param program_defaults: the program's default values by ``dest``
+    :param optional: package → arguments that the program adds if the package is installed
+    :ivar last_lines: names of parameters → their last command line from :func:`.to_argv`
+    :ivar written: name, type and value of a parameter → its words from :func:`.to_argv`
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ArgumentTable:
         program_defaults: Mapping[str, Any] | None = None,
         optional: Mapping[str, Sequence[Argument]] | None = None,
     ) -> None:
-        """Index the arguments by every name they have."""
+        """Index the arguments by all their names."""
         self.release = release
         self.arguments = tuple(arguments)
         self.program_defaults = dict(program_defaults or {})
@@ -133,15 +133,15 @@ class ArgumentTable:
         return len(self.arguments)
 
     def get(self, name: str) -> Argument | None:
-        """Look an argument up.
+        """Look up an argument.
 
         :param name: its ``dest`` (``add_bias_linear``) or one of its flags, with or without dashes
-            (``--disable-bias-linear``, ``disable_bias_linear``). Where one argument's ``dest`` is another's
-            flag, the ``dest`` wins.
-        :returns: the argument, or None if the release has none of that name.
+            (``--disable-bias-linear``, ``disable_bias_linear``). If one argument's ``dest`` is another's flag, the
+            ``dest`` has precedence.
+        :returns: the argument, or None if the release has no such argument.
         """
         try:
-            return self._found[name]  # plans of many points ask for the same names millions of times
+            return self._found[name]  # plans of many points look up the same names millions of times
         except KeyError:
             key = canonical(name)
             found = self._by_dest[key][0] if key in self._by_dest else self._by_flag.get(key)
@@ -149,7 +149,7 @@ class ArgumentTable:
             return found
 
     def dests(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the ``dest`` of each of some names, empty for a name that the release does not have."""
+        """Return the ``dest`` of each name, empty for a name that the release does not have."""
         found = self._dests.get(names)
         if found is None:
             arguments = map(self.get, names)
@@ -188,12 +188,12 @@ class ArgumentTable:
         return near_names(canonical(name), known, alike=0.7)
 
     def flag_tokens(self, name: str, value: bool) -> tuple[Argument, list[str]]:
-        """Return the hint for a parameter that is a flag.
+        """Return the tokens of a parameter that is a flag.
 
-        Named by its ``dest`` the value is the attribute's (``add_bias_linear: false`` writes
-        ``--disable-bias-linear``); named by its flag it says whether the flag is given.
+        With a ``dest`` as name, the value is that of the attribute (``add_bias_linear: false`` writes
+        ``--disable-bias-linear``); with a flag as name, the value is whether the flag is given.
 
-        :param name: a name of the flag that :meth:`get` knows.
+        :param name: a name of the flag in :meth:`get`.
         :param value: the parameter's value.
         :returns: the argument and the tokens: one, or none if the value is the default.
         """
@@ -216,12 +216,12 @@ class ArgumentTable:
 
 @functools.lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
-    """Return a name in the form of lookups: no leading dashes, underscores for dashes."""
+    """Return a name in the form for lookups: no leading dashes, underscores for dashes."""
     return name.removeprefix("--").replace("-", "_")
 
 
 def known_releases() -> tuple[str, ...]:
-    """Name the upstream releases whose arguments are known, oldest first."""
+    """Return the upstream releases with known arguments, oldest first."""
     return tuple(_table_file()["releases"])
 
 
@@ -240,7 +240,7 @@ def argument_table(release: str) -> ArgumentTable:
     """Load the arguments of a release's parser, without those that its programs add (:func:`program_table`).
 
     :param release: an upstream tag, for example ``core_v0.16.1``.
-    :raises ArgumentError: if the release's arguments are unknown.
+    :raises ArgumentError: if the release is unknown.
     """
     return table_of(_content_with(release), release)
 
@@ -250,14 +250,14 @@ def program_table(release: str, program: str = PRETRAIN_GPT) -> ArgumentTable:
     """Load the arguments of a program of a release, with its own defaults.
 
     :param release: an upstream tag, for example ``core_v0.16.1``.
-    :param program: a script of the release; one that was not run adds nothing.
-    :raises ArgumentError: if the release's arguments are unknown.
+    :param program: a script of the release; one without recorded arguments adds nothing.
+    :raises ArgumentError: if the release is unknown.
     """
     return table_of(_content_with(release), release, program)
 
 
 def releases_with(program: str) -> tuple[str, ...]:
-    """Name the releases that have a program, oldest first; BERT's and T5's have left upstream with core_v0.18."""
+    """Return the releases that have a program, oldest first; upstream removed BERT's and T5's in core_v0.18."""
     return tuple(_table_file()["programs"].get(program, {}))
 
 
@@ -274,7 +274,7 @@ def _content_with(release: str) -> dict[str, Any]:
 def table_of(content: Mapping[str, Any], release: str, program: str | None = None) -> ArgumentTable:
     """Read a release from a table of :func:`airflow_megatron.megatron.arguments.table_writer.make_table`.
 
-    :param program: a script whose own arguments and defaults are wanted too
+    :param program: a script whose arguments and defaults are included
     """
     rows = content["arguments"]
 
@@ -293,10 +293,10 @@ def table_of(content: Mapping[str, Any], release: str, program: str | None = Non
 
 @functools.cache
 def read_table(path: Path) -> ArgumentTable:
-    """Read the table of one checkout, as ``airflow-megatron megatron-args CHECKOUT`` writes it.
+    """Read the table of one checkout, the output of ``airflow-megatron megatron-args CHECKOUT``.
 
     :raises OSError: if the file cannot be read.
-    :raises ValueError: if it is no such table, or one of several releases.
+    :raises ValueError: if it is not such a table, or a table of several releases.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -309,13 +309,13 @@ def read_table(path: Path) -> ArgumentTable:
 
 
 def with_extra(table: ArgumentTable, extra: Mapping[str, Mapping[str, Any]]) -> ArgumentTable:
-    """Add the arguments that only a fork has.
+    """Return a table with additional arguments of a fork.
 
     :param table: the arguments of the upstream release that the fork is based on.
-    :param extra: flag → ``{"type", "nargs", "choices", "default", "action", "required", "dest"}``, each
-        optional; ``{}`` declares an argument that takes text, ``{"action": "StoreTrue"}`` a flag.
+    :param extra: flag → ``{"type", "nargs", "choices", "default", "action", "required", "dest"}``, each optional;
+        ``{}`` declares an argument with a string value, ``{"action": "StoreTrue"}`` a flag.
     :returns: a new table.
-    :raises ArgumentError: for a declaration that makes no sense, or that the release has already.
+    :raises ArgumentError: for an invalid declaration, or one that the release already has.
     """
     known = {flag for argument in table for flag in argument.flags}
     added = []

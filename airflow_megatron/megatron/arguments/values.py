@@ -1,4 +1,4 @@
-"""The values of a training's Megatron arguments, the release's defaults filled in."""
+"""The values of a training's Megatron arguments, including the release's defaults."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class ArgumentValues:
-    """Arguments by the names that Megatron keeps them under.
+    """Arguments by their names in Megatron's namespace.
 
-    :param table: what the trainer takes; other names are skipped
+    :param table: the trainer's arguments; other names are ignored
     :param given: values by ``dest`` or flag, None for one that is not given
     """
 
@@ -36,7 +36,7 @@ class ArgumentValues:
         return ArgumentValues(self.table, {**self._given, **ArgumentValues(self.table, values)._given})
 
     def value(self, name: str) -> Any:
-        """Return the value of an argument, the release's default where it is not given."""
+        """Return the value of an argument, or the release's default if it is not given."""
         value = self._given.get(name)  # never None if it is given
         return self.table.default(name) if value is None else value
 
@@ -45,7 +45,7 @@ class ArgumentValues:
         return tuple(map(self._given.get, names))
 
     def outside(self, groups: Collection[str]) -> dict[str, Any]:
-        """Return the given values of the arguments that stand in none of these groups of the parser's help."""
+        """Return the given values of the arguments that are in none of these groups of the parser's help."""
         return {
             name: value
             for name, value in self._given.items()
@@ -67,6 +67,6 @@ class ArgumentValues:
         return int(value) if value == value // 1 else value
 
     def count(self, name: str) -> int | None:
-        """Return the value of an argument that counts something, None if it is missing, zero or no whole number."""
+        """Return the value of an argument that is a count, None if it is missing, zero or not a whole number."""
         value = self.number(name)
         return value if isinstance(value, int) and value > 0 else None

@@ -1,5 +1,5 @@
-"""Checkpoint directories: formats, and whether one is complete, judged by its content.
+"""Checkpoint directories: their formats, and whether a checkpoint is complete, judged by its content.
 
 Imports ``spec``.
-Others use ``completeness`` and ``folder``.
+Other packages use ``completeness``, ``folder``, ``deepspeed`` and ``legacy``.
 """

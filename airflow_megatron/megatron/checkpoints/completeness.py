@@ -1,8 +1,8 @@
 """The format of a checkpoint directory, and whether it is complete, by its files.
 
-Pure functions on listings: a listing maps the path of each file, relative to the checkpoint's directory
-(``iter_0002000``), to its size in bytes. Nothing is opened; what a reader with access to the files has found in
-them can be given as :class:`Evidence` (:mod:`airflow_megatron.megatron.checkpoints.folder`).
+The functions are pure and work on listings. A listing maps the path of each file, relative to the checkpoint's
+directory (``iter_0002000``), to its size in bytes. No file is opened; a reader with access to the files can pass its
+findings as :class:`Evidence` (:mod:`airflow_megatron.megatron.checkpoints.folder`).
 
 The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist_checkpointing`` of
 ``core_v0.5.0`` to ``core_v0.19.0``:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.trainers import Completeness
 
 RELEASE: Final = "release"
-"""Directory of a checkpoint without an iteration, as converters write it; the tracker then holds this word."""
+"""Directory of a checkpoint without an iteration, written by converters; the tracker then contains this word."""
 
 _RANK_FILE = re.compile(r"__(\d+)_(\d+)\.distcp", re.ASCII)
 _UNFINISHED_FILE = re.compile(r"(?:.*/)?[^/]*(?:\.tmp|\.distcp\.[^/]+|\.partial)")
@@ -52,14 +52,14 @@ _UNFINISHED_FILE = re.compile(r"(?:.*/)?[^/]*(?:\.tmp|\.distcp\.[^/]+|\.partial)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointVerdict:
-    """Whether a checkpoint directory can be loaded, as far as names and sizes show.
+    """Whether a checkpoint directory can be loaded, by names and sizes.
 
     :param verdict: ``complete``; ``incomplete``: it must not be loaded; ``unverifiable``: the listing alone
         cannot decide
-    :param format: Megatron's ``--ckpt-format`` (``torch``, ``torch_dist``, ``torch_dcp``, ``fsdp_dtensor``;
-        by names alone the last looks like ``torch_dcp``), ``deepspeed``, the name of a trainer that has a layout of its
-        own, or ``unknown``
-    :param reason: one sentence that names what decided
+    :param format: Megatron's ``--ckpt-format`` (``torch``, ``torch_dist``, ``torch_dcp``, ``fsdp_dtensor``; by names
+        alone the last looks like ``torch_dcp``), ``deepspeed``, the name of a trainer with its own layout, or
+        ``unknown``
+    :param reason: one sentence with the decisive fact
     """
 
     verdict: Completeness
@@ -68,7 +68,7 @@ class CheckpointVerdict:
 
     @property
     def is_complete(self) -> bool:
-        """True for the verdict ``complete``."""
+        """Whether the verdict is ``complete``."""
         return self.verdict == "complete"
 
 
@@ -76,14 +76,14 @@ class CheckpointVerdict:
 class Evidence:
     """Evidence from the content of a checkpoint's files, in addition to names and sizes.
 
-    :param format: the format by content, None if it does not show
-    :param needed: file → bytes it must have at least, by ``.metadata``; None if that was not read
-    :param damaged: file → what is wrong with it
+    :param format: the format by content, None if unknown
+    :param needed: file → minimum size in bytes by ``.metadata``; None if that was not read
+    :param damaged: file → its problem
     :param legacy: layout of a legacy checkpoint
     :param deepspeed: layout of a DeepSpeed checkpoint
-    :param whole: every file that marks its own end was found to have it
-    :param required: files that ``metadata.json`` says there are
-    :param unreadable: what could not be read, and why: then the listing is unknown
+    :param whole: whether every file of a format with an end mark has this mark
+    :param required: files that must exist by ``metadata.json``
+    :param unreadable: what could not be read, and why; the listing is then unknown
     """
 
     format: str | None = None
@@ -103,7 +103,7 @@ _NOTHING_READ: Final = Evidence()
 class Checkpoint:
     """One ``iter_*``, ``global_step*`` or ``release`` directory of a checkpoints folder.
 
-    :param iteration: 0 for ``release``: where a training begins that loads it
+    :param iteration: 0 for ``release``, because a training that loads it begins there
     """
 
     iteration: int
@@ -128,11 +128,12 @@ def checkpoint_verdict(
 
     :param files: path below the directory → size in bytes. For the legacy format the paths are two levels
         deep (``mp_rank_00/model_optim_rng.pt``); directories themselves are not listed.
-    :param iteration: the directory's iteration; with ``tracked`` it decides what the files cannot.
-    :param tracked: the iteration the tracker file holds (:func:`tracked_iteration`).
-    :param evidence: what the files' content shows, where it could be read.
-    :param marked: other checkpoints of the folder have a ``metadata.json`` (:func:`has_marks`). One that the tracker
-        does not name and that has none is then half written, or half deleted (``--save-retain-interval``).
+    :param iteration: the directory's iteration; compared with ``tracked`` if the files are not decisive.
+    :param tracked: the iteration in the tracker file (:func:`tracked_iteration`).
+    :param evidence: evidence from the files' content, if it was read.
+    :param marked: whether other checkpoints of the folder have a ``metadata.json`` (:func:`has_marks`). A checkpoint
+        without one that is not in the tracker is then partially written, or partially deleted
+        (``--save-retain-interval``).
     :returns: the verdict with its reason.
     """
     evidence = evidence or _NOTHING_READ
@@ -166,7 +167,7 @@ def _trainers_with_layouts() -> dict[str, Trainer]:
 
 
 def has_marks(directories: Mapping[str, Mapping[str, int]]) -> bool:
-    """Return whether checkpoints of a folder have ``metadata.json``: they are ``torch_dist``, and so are the others.
+    """Return whether checkpoints of a folder have ``metadata.json``, so that all of them are ``torch_dist``.
 
     :param directories: name of each directory → its listing.
     """
@@ -176,10 +177,10 @@ def has_marks(directories: Mapping[str, Mapping[str, int]]) -> bool:
 def verdicts_by_iteration(
     directories: Mapping[str, Mapping[str, int]], tracked: int | None
 ) -> dict[int, CheckpointVerdict]:
-    """Judge every checkpoint of a training by its listing alone; ``release`` is none.
+    """Judge every checkpoint of a training by its listing only; ``release`` is left out.
 
     :param directories: name of each directory → its listing (see :func:`checkpoint_verdict`).
-    :param tracked: the iteration that the tracker holds, or that counts as held.
+    :param tracked: the iteration in the tracker, or one that counts as such.
     """
     marked = has_marks(directories)
     return {
@@ -250,7 +251,7 @@ def _distributed_verdict(
         )
     if passed is not None:
         return CheckpointVerdict("complete", listed, f"the tracker holds iteration {passed}")
-    # torch_dcp has no metadata.json at all; torch_dist from 0.19 on looks the same until it is written.
+    # torch_dcp has no metadata.json; torch_dist from 0.19 on looks the same until that file is written.
     return CheckpointVerdict(
         "unverifiable",
         listed,
@@ -277,10 +278,9 @@ def list_checkpoints(
 ) -> list[Checkpoint]:
     """Judge every checkpoint of a checkpoints folder.
 
-    :param directories: name of each directory → its listing (see :func:`checkpoint_verdict`). Names that are
-        not a checkpoint's are left out.
-    :param tracker: text of the tracker file, where there is one.
-    :param evidence: name of a directory → what was read in it.
+    :param directories: name of each directory → its listing (see :func:`checkpoint_verdict`). Other names are ignored.
+    :param tracker: text of the tracker file, if it exists.
+    :param evidence: name of a directory → evidence from its files.
     :returns: the checkpoints in ascending order of iteration.
     """
     tracked = tracked_iteration(tracker)
@@ -298,7 +298,7 @@ def list_checkpoints(
 
 
 def _unfinished(files: Mapping[str, int]) -> str | None:
-    """Return which file is not whole by its name, None if there is none."""
+    """Return a text about a file that is incomplete by its name, None if there is none."""
     found = sorted(name for name in files if _UNFINISHED_FILE.fullmatch(name))
     return f"{_some(found)} is still being written, or its writer was killed" if found else None
 

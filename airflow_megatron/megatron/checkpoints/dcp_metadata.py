@@ -1,8 +1,8 @@
-"""Read ``.metadata`` of a distributed checkpoint without PyTorch and without running anything.
+"""Read ``.metadata`` of a distributed checkpoint without PyTorch and without executing its content.
 
-``torch.distributed.checkpoint`` pickles one ``Metadata`` object: names of everything stored, and for each part
-the file, offset and length that hold it (``torch/distributed/checkpoint/metadata.py``, ``filesystem.py``). Here
-every class of the pickle becomes an inert container, so a file from anywhere can be read safely.
+``torch.distributed.checkpoint`` pickles one ``Metadata`` object: the names of all parts, and for each part its file,
+offset and length (``torch/distributed/checkpoint/metadata.py``, ``filesystem.py``). Every class in the pickle is
+replaced by an inert container, so untrusted files can be read safely.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FSDP_DTENSOR_KEY = re.compile(r"rng_state\.\(\d+, \d+\)")
 
 
 class DamagedMetadataError(AirflowMegatronError, ValueError):
-    """The bytes begin as a pickle and do not end as one, or hold no checkpoint's metadata."""
+    """The bytes begin like a pickle but are incomplete, or do not contain a checkpoint's metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class DcpMetadata:
     """Names and locations of the parts of a checkpoint.
 
     :param keys: names of the state's parts (``decoder.layers.…``, ``rng_state/shard_0.0_1.1``, ``args`` …)
-    :param parts: name → where it is; of a sharded tensor, its last shard
-    :param sizes: file → bytes it must have at least
+    :param parts: name → its location; for a sharded tensor, that of its last shard
+    :param sizes: file → minimum size in bytes
     """
 
     keys: frozenset[str]
@@ -50,7 +50,7 @@ class DcpMetadata:
 
     @property
     def format(self) -> str | None:
-        """Megatron's ``--ckpt-format`` where the names show it, else None.
+        """Megatron's ``--ckpt-format`` if the names show it, else None.
 
         ``torch_dist`` stores its non-tensor state as sharded objects (``…/shard_<offset>_<shape>``; everything
         common as ``common_state`` since 0.19); ``fsdp_dtensor`` keeps the random state by rank coordinates.
@@ -66,8 +66,8 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata | None:
     """Read the content of ``.metadata``.
 
     :param data: the whole file.
-    :returns: what it says; None if it is not a pickle at all (another storage backend).
-    :raises DamagedMetadataError: for a pickle that is cut off or holds something else.
+    :returns: its content; None if it is not a pickle (another storage backend).
+    :raises DamagedMetadataError: for a pickle that is cut off or has other content.
     """
     if not data.strip(b"\0"):
         raise DamagedMetadataError("it holds nothing but zero bytes")
@@ -75,7 +75,7 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata | None:
         return None
     try:
         root = _InertUnpickler(io.BytesIO(data)).load()
-    except Exception as error:  # whatever a damaged pickle leads to
+    except Exception as error:  # a damaged pickle may cause any exception
         raise DamagedMetadataError(f"it cannot be read: {error}") from None
     state = getattr(root, "attributes", {})
     keys, storage = state.get("state_dict_metadata"), state.get("storage_data")
@@ -125,7 +125,7 @@ class _InertDict(dict[Any, Any]):
 
 
 class _InertUnpickler(pickle.Unpickler):
-    """Loads containers and numbers; imports nothing."""
+    """An unpickler that loads containers and numbers, and imports nothing."""
 
     _PLAIN: ClassVar[dict[tuple[str, str], type]] = {("collections", "OrderedDict"): _InertDict}
 

@@ -4,8 +4,8 @@ The rules follow ``deepspeed/runtime/engine.py`` (``save_checkpoint``) and ``run
 ``global_stepN`` every model-parallel rank MM writes ``mp_rank_MM_model_states.pt`` (ZeRO-3: every rank its
 ``zero_pp_rank_D_mp_rank_MM_model_states.pt``; pipelines also ``layer_LL-model_TT-model_states.pt``), then with ZeRO
 every rank its part of the optimizer, ``[bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt``. Then rank 0 writes
-``latest`` beside the directories, and Megatron-DeepSpeed its ``latest_checkpointed_iteration.txt``. In the directory
-itself nothing is written last.
+``latest`` beside the directories, and Megatron-DeepSpeed its ``latest_checkpointed_iteration.txt``. The directory
+itself has no file that is written last.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_deepspeed(files: Iterable[str]) -> bool:
 
 
 def model_states(files: Iterable[str]) -> str | None:
-    """Return the first file that shows how many ranks wrote the checkpoint, None if there is none."""
+    """Return the first file that contains the number of ranks that wrote the checkpoint, None if there is none."""
     found = [name for name in files if (match := _RANK_FILE.fullmatch(name)) and match["kind"] == "model"]
     return min(found, default=None)
 
@@ -57,9 +57,9 @@ def deepspeed_verdict(files: Mapping[str, int], passed: bool, evidence: Evidence
     """Judge a checkpoint directory of DeepSpeed by its listing and the evidence from its content.
 
     :param files: name → size in bytes.
-    :param passed: the tracker holds this iteration or a later one.
-    :param evidence: what the files' content shows.
-    :returns: the verdict, and one sentence that names what decided.
+    :param passed: whether the tracker has this iteration or a later one.
+    :param evidence: evidence from the files' content.
+    :returns: the verdict, and one sentence with the decisive fact.
     """
     empty = sorted(name for name, size in files.items() if size == 0)
     if empty:
@@ -88,7 +88,7 @@ def _missing(files: Mapping[str, int], layout: DeepSpeedLayout | None) -> str | 
     model = max([model for model, _ in ranks] + [layout.model - 1 if layout else 0]) + 1
     data = max([data or 0 for _, data in ranks] + [layout.data - 1 if layout else 0]) + 1
     zero_3 = any(data is not None for _, data in held["model"])
-    # names are anybody's: a grid that they span is gone through up to the first rank that is not there
+    # names are untrusted and may span a huge grid: stop at the first missing rank
     parts: Iterable[int | None] = range(data) if zero_3 else (None,)
     if (lacking := _first_missing(model, parts, held["model"])) is not None:
         return f"no model states of rank ({_rank(lacking)})"

@@ -1,7 +1,7 @@
-"""Read the evidence in checkpoints' content, in a process of its own with limited time and memory.
+"""Read the evidence in checkpoints' content, in a separate process with limited time and memory.
 
-A pickle of a few bytes can ask for more time and memory than there is, in one step that nothing interrupts: sixty
-tuples that hold each other, as the key of a dictionary. So it is read where the system ends what takes too long.
+A pickle of a few bytes can need more time and memory than available, in one step that cannot be interrupted: sixty
+nested tuples as the key of a dictionary. It is therefore read in a process that the system ends at a limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MEMORY_BYTES: Final = 8 << 30
 SECONDS: Final = 5.0
 SECONDS_PER_GIB: Final = 300.0
-"""Processor time for one checkpoint: for a small one, and for each GiB of its pickles besides."""
+"""Limits of processor time in seconds: for a small checkpoint, and additionally for each GiB of its pickles."""
 
 _TOO_MUCH: Final = "reading it takes more time or memory than that of a checkpoint"
 
@@ -37,7 +37,7 @@ def read_evidences(folder: Path, listings: Mapping[str, Mapping[str, int]]) -> d
 
     :param folder: the checkpoints folder
     :param listings: name of a directory in it → its files
-    :returns: by name; a checkpoint that cannot be read within the limits has a damaged file
+    :returns: name → evidence; a checkpoint that cannot be read within the limits has a damaged file
     """
     found: dict[str, Evidence] = {}
     while left := [name for name in listings if name not in found]:
@@ -50,7 +50,7 @@ def read_evidences(folder: Path, listings: Mapping[str, Mapping[str, int]]) -> d
 
 
 def _read_some(folder: Path, listings: Mapping[str, Mapping[str, int]]) -> dict[str, Evidence]:
-    """Read until all is read, or the process is ended."""
+    """Read until all evidence is read, or the process is ended."""
     root = str(Path(airflow_megatron.__file__).parent.parent)
     environment = {
         **os.environ,

@@ -1,7 +1,7 @@
-"""Reads the checkpoints of a folder on this machine: listings, and the little of their content that decides.
+"""Reader of the checkpoints of a folder on this machine: listings, and the decisive part of their content.
 
-Content can only lower the result: a file that begins as what it should be and is cut off, or is all zeros (a node that
-lost power), makes a checkpoint incomplete; content of a kind not known here is not judged.
+Content can only lower the verdict: a file that begins correctly and is cut off, or is all zeros (a node that lost
+power), makes a checkpoint incomplete. Content of an unknown kind is ignored.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _LARGEST_DECLARATION: Final = 1 << 20
 _HEAD: Final = 4096
 _TAIL: Final = 64
 _ARCHIVE: Final = b"PK\x03\x04"
-"""How a zip archive begins, which is what ``torch.save`` writes."""
+"""The first bytes of a zip archive, which ``torch.save`` writes."""
 
 
 def read_checkpoints(folder: Path) -> list[Checkpoint]:
     """Judge every checkpoint of a folder.
 
     :param folder: Megatron's ``--save`` directory, or one ``iter_*``, ``global_step*`` or ``release`` directory of it.
-    :returns: the checkpoints in ascending order of iteration; those deleted meanwhile are left out.
+    :returns: the checkpoints in ascending order of iteration; those deleted in the meantime are left out.
     :raises NotADirectoryError, FileNotFoundError: if there is no such folder.
     """
     if not folder.is_dir():
@@ -72,7 +72,7 @@ def read_checkpoints(folder: Path) -> list[Checkpoint]:
             listings[name], evidence[name] = {}, Evidence(unreadable=f"{name}: {error.strerror}")
             continue
         if not (parent / name).is_dir():
-            continue  # --save-retain-interval deletes while we look
+            continue  # --save-retain-interval may delete files during the reading
         listings[name] = files
     evidence |= read_evidences(
         parent, {name: files for name, files in listings.items() if name not in evidence}
@@ -83,7 +83,7 @@ def read_checkpoints(folder: Path) -> list[Checkpoint]:
 def list_files(directory: Path) -> dict[str, int]:
     """Return the files of a checkpoint, two levels deep: path below *directory* → size in bytes.
 
-    What goes away meanwhile is left out.
+    Files that are deleted in the meantime are left out.
 
     :raises OSError: if a directory cannot be read.
     """
@@ -159,7 +159,9 @@ def _declared_backends(path: Path, damaged: dict[str, str]) -> dict[str, Any]:
 
 
 def _check_data(directory: Path, name: str, damaged: dict[str, str]) -> None:
-    """Note a data file whose beginning or end was never written: each part in it is an archive of ``torch.save``."""
+    """Record damage of a data file whose beginning or end was never written; each part in it is an archive of
+    ``torch.save``.
+    """
     try:
         with (directory / name).open("rb") as stream:
             head = stream.read(_HEAD)
@@ -174,7 +176,7 @@ def _check_data(directory: Path, name: str, damaged: dict[str, str]) -> None:
 
 
 def _format_of_arguments(directory: Path, metadata: DcpMetadata) -> str | None:
-    """Return ``--ckpt-format`` out of the arguments that ``torch_dcp`` and ``fsdp_dtensor`` store."""
+    """Return ``--ckpt-format`` from the arguments that ``torch_dcp`` and ``fsdp_dtensor`` store."""
     part = metadata.parts.get("args")
     if part is None or Path(part.path).name != part.path or part.length > _LARGEST_ARGUMENTS:
         return None
@@ -204,7 +206,7 @@ def _deepspeed_layout(state: Mapping[str, Any]) -> DeepSpeedLayout | None:
 
 
 def _checked_archives(directory: Path, files: Mapping[str, int]) -> tuple[dict[str, str], bool]:
-    """Return the problems of the files that ``torch.save`` wrote, and whether each was found to have its end."""
+    """Return the problems of the files that ``torch.save`` wrote, and whether the end of each was found."""
     damaged: dict[str, str] = {}
     archives = [name for name in sorted(files) if name.endswith(".pt") and files[name]]
     ended = [_check_end(directory, name, damaged) for name in archives]
@@ -224,9 +226,9 @@ def _legacy_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
 
 
 def _check_end(directory: Path, name: str, damaged: dict[str, str]) -> bool:
-    """Note damage of a file written by ``torch.save``; return whether its end was found.
+    """Record damage of a file written by ``torch.save``; return whether its end was found.
 
-    It is a zip archive, whose directory comes last. The format before PyTorch 1.6 has no end to look for.
+    It is a zip archive, whose directory comes last. The format before PyTorch 1.6 has no end mark.
     """
     path = directory / name
     try:

@@ -1,10 +1,10 @@
 """Completeness of checkpoints in Megatron-LM's legacy ``torch`` format.
 
 The rules follow ``get_checkpoint_name`` and ``save_checkpoint`` of ``megatron/training/checkpointing.py``,
-``core_v0.5.0`` to ``core_v0.19.0``: every rank that holds a part of its own writes
-``mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt``, the pipeline's number only where there are several stages, the experts'
-only where they are spread over ranks. So ``mp_rank_00_003`` is stage 3 or expert part 3: only the arguments in the
-file show. Nothing is written last in the directory itself; the tracker beside the directories comes after all.
+``core_v0.5.0`` to ``core_v0.19.0``: every rank with its own part writes ``mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt``.
+The pipeline's number exists only with several stages, that of the experts only if they are distributed over ranks. So
+``mp_rank_00_003`` is stage 3 or expert part 3, which only the arguments in the file show. The directory itself has no
+file that is written last; the tracker beside the directories is written after them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODEL_FILES: Final = ("model_optim_rng.pt", "model_rng.pt")
 _RANK_FILE = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?(?:_dp_\d{3,})?/([^/]+)", re.ASCII)
 
 _MOST_TRIED: Final = 64
-"""Up to so many tensor-parallel ranks every split of the experts is tried, beyond them the even ones."""
+"""Number of tensor-parallel ranks up to which every split of the experts is tried; above it, only even ones."""
 
 Rank = tuple[int, int, int]
 """Tensor-, pipeline- and expert-parallel rank."""
@@ -37,7 +37,7 @@ class LegacyLayout:
     """Number of ranks that wrote a legacy checkpoint, according to its stored arguments.
 
     :param expert_tensor: ``--expert-tensor-parallel-size``, None if it is that of *tensor*
-    :param distributed_optimizer: the optimizer's state is in files of its own, ``distrib_optim.pt``
+    :param distributed_optimizer: whether the optimizer's state is in separate files, ``distrib_optim.pt``
     """
 
     tensor: int = 1
@@ -58,10 +58,10 @@ def legacy_verdict(
     """Judge a checkpoint directory of the legacy format by its listing and the evidence from its content.
 
     :param files: path below the directory → size in bytes.
-    :param passed: the tracker holds this iteration or a later one.
-    :param evidence: what the files' content shows.
-    :param unfinished: what is wrong where a file's name says that it is still being written.
-    :returns: the verdict, and one sentence that names what decided.
+    :param passed: whether the tracker has this iteration or a later one.
+    :param evidence: evidence from the files' content.
+    :param unfinished: the problem of a file that is still being written by its name.
+    :returns: the verdict, and one sentence with the decisive fact.
     """
     held: dict[tuple[int, ...], set[str]] = {}
     empty = []
@@ -103,11 +103,11 @@ def legacy_verdict(
 def _missing_rank(
     named: Set[tuple[int, ...]], with_model: Set[tuple[int, ...]], declared: LegacyLayout | None
 ) -> Rank | None:
-    """Return the first rank whose model file has to be there and is not, None if all are there.
+    """Return the first rank with a missing model file, None if all files exist.
 
     :param named: numbers in the names of the directories.
-    :param with_model: of those that hold a model file.
-    :param declared: the layout by the arguments, None if they were not read: then any layout that fits will do.
+    :param with_model: numbers of the directories with a model file.
+    :param declared: the layout by the arguments; None if they were not read, so that any possible layout is accepted.
     """
     if declared is not None:
         second_is_expert = declared.pipeline == 1 and declared.expert > 1
@@ -118,7 +118,7 @@ def _missing_rank(
     for second_is_expert in (False, True):
         tensor, pipeline, expert = _sizes(_ranks(named, second_is_expert=second_is_expert))
         there = _ranks(with_model, second_is_expert=second_is_expert)
-        # names are anybody's: a grid that they span and do not fill is not gone through
+        # names are untrusted and may span a huge grid: skip a grid that they cannot fill
         if max(tensor, pipeline, expert) <= len(there) and any(
             _fills(there, _needed(tensor, pipeline, expert, size)) for size in _expert_tensor_sizes(tensor)
         ):
@@ -133,7 +133,7 @@ def _expert_tensor_sizes(tensor: int) -> list[int]:
 
 
 def _fills(there: Set[Rank], needed: Iterable[Rank]) -> bool:
-    """Return whether the ranks are all that are needed, and no others; stops at the first that is not there."""
+    """Return whether the ranks are exactly the required ones; stop at the first missing one."""
     found: set[Rank] = set()
     for rank in needed:
         if rank not in there:
@@ -147,7 +147,7 @@ def _first_missing(needed: Iterable[Rank], there: Set[Rank]) -> Rank | None:
 
 
 def _ranks(numbers: Set[tuple[int, ...]], *, second_is_expert: bool) -> set[Rank]:
-    """Return the ranks that the numbers in directories' names stand for."""
+    """Return the ranks for the numbers in the directories' names."""
     ranks = set()
     for tensor, *others in numbers:
         if second_is_expert and len(others) == 1:
@@ -163,10 +163,10 @@ def _sizes(ranks: Set[Rank]) -> tuple[int, int, int]:
 
 
 def _needed(tensor: int, pipeline: int, expert: int, expert_tensor: int) -> Iterator[Rank]:
-    """Yield the ranks whose files are read when a run of this layout loads.
+    """Yield the ranks whose files a run of this layout loads.
 
-    Ranks are dealt out in the order tensor, expert, data, pipeline (``megatron/core/parallel_state.py``). Where experts
-    are split otherwise than the rest, not every pair of tensor and expert rank exists.
+    Ranks are assigned in the order tensor, expert, data, pipeline (``megatron/core/parallel_state.py``). If experts
+    are split differently from the rest, not every pair of tensor and expert rank exists.
     """
     if expert == 1:
         expert_tensor = tensor

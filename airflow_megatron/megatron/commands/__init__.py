@@ -1,5 +1,5 @@
 """The command line of each kind of job, for each trainer.
 
-Imports ``arguments``, ``rules`` and ``spec``.
-Others use ``commands`` and ``changed_command``.
+Imports ``arguments``, ``rules``, ``trainers`` and ``spec``.
+Other packages use ``commands`` and ``changed_command``; stage kinds extend ``trainer_stage``.
 """

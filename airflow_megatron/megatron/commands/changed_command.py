@@ -17,7 +17,7 @@ _HARMLESS: Final = re.compile(
     r"train_iters|train_samples|exit_.*|save_.*|eval_.*|full_validation|multiple_validation_sets|validation_set_names"
     r"|log_.*|tensorboard_.*|wandb_.*|num_workers|data_cache_path|distributed_timeout_.*"
 )
-"""How long a training is, when it stops and saves, and what it reports: nothing that its numbers depend on."""
+"""Arguments for the length, the stops, the saves and the reports of a training, which do not affect its results."""
 
 
 def changed_arguments(
@@ -26,7 +26,7 @@ def changed_arguments(
     """Return the Megatron arguments in which two commands differ: name → values before and now, None if not given.
 
     :param old: words of the earlier command
-    :param new: words of the present one
+    :param new: words of the current one
     :param table: the trainer's arguments
     """
     before, now = (reader(table).read(trainer_words(words))[0] for words in (old, new))

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 _ENTRIES: Final = tuple(f"/{entry}" for entry in get_args(Entry))
-#: The script is among so many words: the interpreter; the starters for CPUs, of a shared index cache and of a search;
-#: the script.
+#: Number of first words with the script: interpreter; starters for CPUs, a shared index cache and a search; script.
 _BEFORE: Final = 5
 _OWN_DIRECTORIES: Final = frozenset(
     {"--save", "--load", "--tensorboard-dir", "--data-cache-path", "--lr-finder-save"}
@@ -44,10 +43,10 @@ def job_command(
 ) -> tuple[str, ...]:
     """Return the words of the command that a job runs on each process.
 
-    A training job's command loads its own branch's checkpoints; :func:`branch_arguments` are appended to it as long
-    as that branch has none.
+    A training job's command loads its own branch's checkpoints; :func:`branch_arguments` are appended while that
+    branch has none.
 
-    :param given: what :func:`megatron_arguments` and :func:`.job_table` give of a job that runs the trainer
+    :param given: results of :func:`megatron_arguments` and :func:`.job_table` for a job that runs the trainer
     :raises CommandError: if a parameter is unknown, of the wrong type or missing
     """
     if job.command:
@@ -60,12 +59,12 @@ def job_command(
 
 
 def runs_list(job: Job) -> str:
-    """Return the file in which a stage that works on several runs lists them when it has worked on all."""
+    """Return the file in which a stage that processes several runs lists them at its end."""
     return job.layout.runs_list(job.stage)
 
 
 def required_outputs(job: Job) -> tuple[str, ...]:
-    """Return the files without which a job that ended well has not finished."""
+    """Return the files that must exist for a successful job to have finished."""
     if job.source is not None and job.source.is_pattern:
         return (*job.outputs, runs_list(job))
     if job.finish is not None:
@@ -76,8 +75,9 @@ def required_outputs(job: Job) -> tuple[str, ...]:
 def branch_arguments(job: Job) -> tuple[str, ...]:
     """Return the arguments that start a branch from its parent's checkpoint; empty without one.
 
-    That is its parent's, or one outside the sweep. Attempts after the branch's first checkpoint do not get them, so
-    ``--finetune``, which begins at iteration 0 whatever it loads, is not for the command itself.
+    The checkpoint may also be one outside the sweep. Attempts after the branch's first checkpoint do not get these
+    arguments. Therefore ``--finetune``, which always begins at iteration 0, is among them and not in the command
+    itself.
     """
     iteration = job.source.iteration if job.source else job.iteration
     if not job.trains or job.origin_dir is None or (iteration is None and not job.source):
@@ -91,7 +91,7 @@ def branch_arguments(job: Job) -> tuple[str, ...]:
 def needed_to_start(job: Job) -> str | None:
     """Return a path that must exist before a training starts from a checkpoint outside the sweep, else None.
 
-    Megatron begins with random weights where it finds no checkpoint, or ends with exit code 0
+    If Megatron finds no checkpoint, it begins with random weights, or ends with exit code 0
     (``--exit-on-missing-checkpoint``).
     """
     if not job.trains or job.source is None:
@@ -102,9 +102,10 @@ def needed_to_start(job: Job) -> str | None:
 
 
 def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
-    """Return the Megatron arguments of a training job: defaults of this package and the cluster, then the spec's own.
+    """Return the Megatron arguments of a training job: defaults of this package and the cluster, then those of the
+    spec.
 
-    A swept value is an argument when the release knows one of its name and it is not a variable of the spec.
+    A swept value is an argument if the release has one of that name and it is not a variable of the spec.
     """
     table, kind, trainer = job_table(job, cluster), trainer_stage(job), trainer_called(job.trainer)
     arguments: dict[str, Any] = {
@@ -127,7 +128,7 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     arguments = {name: value for name, value in arguments.items() if name not in overridden} | given
     arguments = kind.final_arguments(job, arguments, given_dests, table)
     if arguments.get("wandb_project") and table.get("wandb_save_dir"):
-        # upstream ends without a name, and takes a folder below --save
+        # upstream fails without a name, and uses a folder below --save
         arguments.setdefault("wandb_exp_name", job.name)
         if not arguments.get("save"):
             arguments.setdefault("wandb_save_dir", job.layout.wandb_dir)
@@ -140,7 +141,8 @@ def _given_arguments(
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     """Return which params of a job are Megatron arguments, and their ``dest``; the same at all points of a stage.
 
-    An argument has several names (no_rope_fusion, apply_rope_fusion): the spec's wins under any of them.
+    An argument has several names (no_rope_fusion, apply_rope_fusion): that of the spec has precedence under any of
+    them.
     """
     names = tuple(
         name
@@ -153,12 +155,12 @@ def _given_arguments(
 
 @functools.lru_cache(maxsize=256)
 def _overridden(table: ArgumentTable, names: tuple[str, ...], given: frozenset[str]) -> frozenset[str]:
-    """Return which of some arguments the spec gives, under any of their names."""
+    """Return the arguments that the spec gives, under any of their names."""
     return frozenset(name for name, dest in zip(names, table.dests(names), strict=True) if dest in given)
 
 
 def leaves_checkpoints(job: Job) -> bool:
-    """Whether a training saves a checkpoint at its end (not with ``save_interval: 0``)."""
+    """Return whether a training saves a checkpoint at its end (not with ``save_interval: 0``)."""
     return not runs_pretrain_gpt(job.command) or "--save" in job.command or _always_saves(job)
 
 
@@ -167,26 +169,26 @@ def _always_saves(job: Job) -> bool:
 
 
 def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the Megatron arguments of a training's command; before them stand interpreter, starters and script."""
+    """Return the Megatron arguments of a training's command, which follow interpreter, starters and script."""
     place = _script_place(command)
     return tuple(command[(1 if place is None else place) + 1 :])
 
 
 def runs_pretrain_gpt(command: Sequence[str]) -> bool:
-    """Whether a command is Megatron's GPT training, and not a command that a spec gives instead."""
+    """Return whether a command is Megatron's GPT training, and not another command of the spec."""
     return runs_upstream_script(command) and _names_pretrain_gpt(tuple(command[:_BEFORE]))
 
 
 def runs_upstream_script(command: Sequence[str]) -> bool:
-    """Whether a command is one of Megatron's training scripts, of GPT or another model."""
+    """Return whether a command is one of Megatron's training scripts, for GPT or another model."""
     return (_script_place(command) or 0) > 0
 
 
 def input_words(job: Job) -> tuple[str, ...]:
     """Return the words of a job's command that affect its results: all but the directory of shared index files.
 
-    They are those of a training with a folder of its own for these, which each had before they were shared: a training
-    that finished then is not repeated.
+    They equal those of a training with its own index folder, as in versions without shared folders, so that trainings
+    finished then are not repeated.
     """
     words = list(job.command)
     started = next((word for word in words[:_BEFORE] if word.endswith(f"/{INDEX_CACHE_STARTER}")), None)
@@ -198,7 +200,7 @@ def input_words(job: Job) -> tuple[str, ...]:
 
 
 def search_starter(command: Sequence[str]) -> str | None:
-    """Return the program that makes a search for a learning rate of upstream's training, None without it."""
+    """Return the program that runs upstream's training as a search for a learning rate, None without it."""
     place = _script_place(command) or 0
     started = command[place - 1].rpartition("/")[2] if place > 1 else None
     return started if started == lr_search.STARTER else None
@@ -219,14 +221,14 @@ def _names_pretrain_gpt(words: tuple[str, ...]) -> bool:
 
 
 def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the Megatron arguments of a training's command, without those that no rule reads.
+    """Return the Megatron arguments of a training's command without those that no rule reads.
 
-    Checkpoint and log directories are each job's own. A value that an earlier job writes is unknown yet; in its place
-    stands a number that any rule lets pass.
+    Checkpoint and log directories differ between jobs and are left out. A value that an earlier job writes is not
+    known yet and is replaced by a number that every rule accepts.
     """
     words = trainer_words(command)
     compared = list(words)
-    if FILE_PREFIX in "\n".join(words):  # a look at all words at once is ten times as quick
+    if FILE_PREFIX in "\n".join(words):  # a search in all words at once is ten times as fast
         compared = ["1" if word.startswith(FILE_PREFIX) else word for word in words]
     for place in [place for place, word in enumerate(words[:-1], 1) if word in _OWN_DIRECTORIES]:
         compared[place] = "/run"
@@ -236,13 +238,13 @@ def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
 def job_files(job: Job, cluster: ClusterProfile) -> dict[str, str]:
     """Return the files that a job's script writes before its command starts, path → text.
 
-    :raises CommandError: if it cannot be made
+    :raises CommandError: if they cannot be made
     """
     trainer = trainer_called(job.trainer)
     if not job.runs_trainer or job.command or trainer.launches_itself(job, cluster):
         return {}
     if type(trainer).files is MegatronTrainer.files:
-        return {}  # it writes none, and its arguments need not be worked out again
+        return {}  # it writes none, so its arguments need not be computed again
     try:
         return trainer.files(job, megatron_arguments(job, cluster), job_table(job, cluster))
     except ArgumentError as error:
@@ -254,13 +256,21 @@ def launches_itself(job: Job, cluster: ClusterProfile) -> bool:
     return job.runs_trainer and trainer_called(job.trainer).launches_itself(job, cluster)
 
 
+def _is_length(value: object) -> bool:
+    """Return whether a training of this length trains; what is no number is the parser's to refuse."""
+    try:
+        return not isinstance(value, bool) and float(str(value)) > 0
+    except ValueError:
+        return bool(value)
+
+
 def training_command(
     job: Job, cluster: ClusterProfile, arguments: Mapping[str, Any], table: ArgumentTable
 ) -> tuple[str, ...]:
     """Return the command of a job that runs the trainer.
 
-    :param arguments: those of :func:`megatron_arguments`
-    :param table: what the trainer takes
+    :param arguments: result of :func:`megatron_arguments`
+    :param table: the trainer's arguments
     :raises CommandError: if a parameter is unknown, of the wrong type or missing
     """
     lengths = [name for name in ("train_iters", "train_samples") if arguments.get(name) is not None]
@@ -268,7 +278,7 @@ def training_command(
         raise CommandError(
             "train_iters", f"stage {job.stage} has no train_iters; add megatron: {{train_iters: …}}"
         )
-    if not any(arguments[name] for name in lengths):
+    if not any(_is_length(arguments[name]) for name in lengths):
         raise CommandError(
             lengths[0], f"stage {job.stage} has {lengths[0]} {arguments[lengths[0]]!r}; write at least 1"
         )

@@ -29,8 +29,8 @@ LIBRARIES: Final = ("mbridge", "mcore_bridge", "megatron_bridge")
 def conversion_options(params: Mapping[str, Any]) -> Iterator[str]:
     """Yield the words for architecture and converter; empty if the converter detects them.
 
-    :param params: of the job: ``hf_architecture``, ``converter``, ``converter_arguments``, ``hf_config``
-    :raises CommandError: if one cannot be used
+    :param params: params of the job: ``hf_architecture``, ``converter``, ``converter_arguments``, ``hf_config``
+    :raises CommandError: if one is invalid
     """
     architecture, converter = params.get("hf_architecture"), params.get("converter")
     if architecture is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,43 +11,87 @@ from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.spec.documents.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 BACKENDS: Final = ("hf", "vllm")
 _TASK: Final = re.compile(r"([^\s,@]+)(?:@(\d+))?")
+_BATCH_SIZE: Final = re.compile(r"0*[1-9][0-9]*|auto(:(?=[0-9.]*[1-9])[0-9]+(\.[0-9]+)?)?", re.ASCII)
 _TASK_KEYS: Final = ("task", "num_fewshot")
+GIVEN: Final = {
+    **dict.fromkeys(("pretrained", "model"), "name another model with start: {from: DIRECTORY}"),
+    "batch_size": "write eval_batch_size: N",
+    "device": "it runs on the job's GPUs; without one on the CPU",
+    "trust_remote_code": "code of the model is run when its configuration names some",
+}
+"""Arguments of the harness's class that ``evaluate_hf.py`` passes → what to write instead."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 def evaluation_options(tasks: object, params: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the words that say on what, and how, a model is evaluated.
+    """Yield the words for the tasks and the settings of an evaluation.
 
     :param tasks: as for :func:`task_words`
-    :param params: of the job: ``tasks_dir``, ``num_fewshot``, ``limit``, ``eval_backend``,
+    :param params: params of the job: ``tasks_dir``, ``num_fewshot``, ``limit``, ``eval_backend``,
         ``eval_backend_arguments``, ``eval_batch_size``
-    :raises CommandError: if one cannot be used
+    :raises CommandError: if one is invalid
     """
     directories = params.get("tasks_dir") or []
     for directory in directories if isinstance(directories, list) else [directories]:
         yield from ("--tasks-dir", str(directory))
-    yield from ("--tasks", ",".join(task_words(tasks)))
+    words = task_words(tasks)
     shots, limit, size = (params.get(name) for name in ("num_fewshot", "limit", "eval_batch_size"))
     if shots is not None:
-        yield from ("--num-fewshot", str(_whole("num_fewshot", shots)))
+        shots = _whole("num_fewshot", shots)
+        _check_examples(words, shots)
+    yield from ("--tasks", ",".join(words))
+    if shots is not None:
+        yield from ("--num-fewshot", str(shots))
     if limit is not None:
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+        if not _is_limit(limit):
             raise CommandError("limit", f"limit is {limit!r}; write a number of items, or a share below 1")
         yield from ("--limit", str(limit))
     if size is not None:
-        yield from ("--batch-size", size if size == "auto" else str(_whole("eval_batch_size", size)))
+        yield from ("--batch-size", _batch_size(size))
     yield from _backend_options(params)
 
 
-def task_words(tasks: object) -> list[str]:
-    """Return tasks as ``evaluate_hf.py`` takes them: ``heldout``, ``arc_easy@25``.
+def _batch_size(size: object) -> str:
+    """Return a batch size as lm-evaluation-harness takes it: a number, or ``auto:4``, found anew four times."""
+    if isinstance(size, bool) or not _BATCH_SIZE.fullmatch(str(size)):
+        raise CommandError(
+            "eval_batch_size",
+            f"eval_batch_size: {size!r} is not a whole number of 1 or more, auto, or auto:N with N above 0",
+        )
+    return str(size)
 
-    :param tasks: of a spec: text with commas, or a list of such names and of ``{task: arc_easy, num_fewshot: 25}``
-    :raises CommandError: if one cannot be read, or is there twice
+
+def _is_limit(limit: object) -> bool:
+    """Return whether lm-evaluation-harness takes a limit: a share, or whole items; 1.0 could mean either."""
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
+        return False
+    return limit < 1 or isinstance(limit, int) or (limit > 1 and limit.is_integer())
+
+
+def _check_examples(words: Sequence[str], shots: int) -> None:
+    """Refuse a task that is there twice with the same number of examples, given in one place by ``num_fewshot``."""
+    seen: dict[tuple[str, int], str] = {}
+    for word in words:
+        name, _, own = word.partition("@")
+        first = seen.setdefault((name, int(own or shots)), word)
+        if first is not word:
+            raise CommandError(
+                "tasks",
+                f"tasks names {first} and {word}, which are the same with num_fewshot {shots}; give it once, or with"
+                " another number of examples",
+            )
+
+
+def task_words(tasks: object) -> list[str]:
+    """Return tasks in the notation of ``evaluate_hf.py``: ``heldout``, ``arc_easy@25``.
+
+    :param tasks: tasks of a spec: text with commas, or a list of such names and of ``{task: arc_easy, num_fewshot:
+        25}``
+    :raises CommandError: if one is invalid, or occurs twice
     """
     items = tasks.split(",") if isinstance(tasks, str) else tasks
     if not isinstance(items, list):
@@ -91,11 +136,16 @@ def _backend_options(params: Mapping[str, Any]) -> Iterator[str]:
                 f"eval_backend_arguments is {arguments!r}; write names with values: {{tensor_parallel_size: 2}}",
             )
         for name, value in arguments.items():
+            if name in GIVEN:
+                raise CommandError(
+                    "eval_backend_arguments",
+                    f"eval_backend_arguments: {name} is given by the stage; {GIVEN[name]}",
+                )
             text = value if isinstance(value, str) else json.dumps(value)
             yield from ("--backend-argument", f"{name}={text}")
 
 
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CommandError(name, f"{name}: {value!r} is not a whole number of 0 or more")
+def _whole(name: str, value: object, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise CommandError(name, f"{name}: {value!r} is not a whole number of {least} or more")
     return value

@@ -24,10 +24,10 @@ class TrainerStage(StageKind):
     def final_arguments(
         self, job: Job, arguments: dict[str, Any], given: frozenset[str], table: ArgumentTable
     ) -> dict[str, Any]:
-        """Return the arguments that are passed on.
+        """Return the arguments that are passed to the trainer.
 
-        :param arguments: the defaults and the spec's own
-        :param given: ``dest`` of those that the spec gives
+        :param arguments: the defaults and those of the spec
+        :param given: ``dest`` of those of the spec
         :raises CommandError: if they do not fit this kind of stage
         """
         return arguments

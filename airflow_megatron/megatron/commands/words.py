@@ -1,4 +1,4 @@
-"""Words of the commands of this project's own programs."""
+"""Words of the commands of this project's programs."""
 
 from __future__ import annotations
 

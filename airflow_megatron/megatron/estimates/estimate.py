@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: An estimate this close to a GPU's memory is taken for out of memory: see the errors in the documentation.
 MARGIN: Final = 0.05
-#: Vocabulary sizes of tokenizers that always have the same one.
+#: Vocabulary sizes of tokenizers with a fixed size.
 VOCABULARIES: Final = {"GPT2BPETokenizer": 50257}
 _WITH_ENGINE: Final = Machine(transformer_engine=(99,))
 
@@ -55,7 +55,7 @@ class Estimate:
     :param parameters: parameter counts of the whole model
     :param operations_per_token: floating point operations per token, forward and backward
     :param tokens_per_iteration: global batch size times sequence length
-    :param iterations: iterations of the job, None if it gives none
+    :param iterations: iterations of the job, None if unknown
     :param world_size: number of GPUs
     :param stages: memory of a GPU of each pipeline stage
     """
@@ -74,32 +74,32 @@ class Estimate:
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes on the fullest GPU."""
+        """Bytes on the GPU that needs most."""
         return max(stage.total for stage in self.stages)
 
     def runs_out_of_memory(self, gpu: Gpu) -> bool:
-        """Return whether the fullest GPU has no room (within :data:`MARGIN`)."""
+        """Return whether the memory of a GPU is insufficient (within :data:`MARGIN`)."""
         return self.memory_bytes > gpu.memory_bytes * (1 - MARGIN)
 
     def gpu_hours(self, step_s: float, done: int = 0) -> float | None:
-        """GPU-hours of the job, from the time of an iteration in seconds.
+        """Return the GPU-hours of the job from the time of an iteration in seconds.
 
-        :param done: iterations that were done before it starts: of the checkpoint that it continues
+        :param done: iteration of the checkpoint from which it continues
         """
         if self.iterations is None:
             return None
         return max(self.iterations - done, 0) * step_s * self.world_size / 3600
 
     def utilisation(self, step_s: float, gpu: Gpu) -> float:
-        """Model FLOPs utilisation (MFU), from the time of an iteration in seconds."""
+        """Return the model FLOPs utilisation (MFU) from the time of an iteration in seconds."""
         return self.operations_per_iteration / (step_s * self.world_size * gpu.operations_per_s)
 
     def step_s(self, utilisation: float, gpu: Gpu) -> float:
-        """Time of an iteration in seconds, from an assumed MFU."""
+        """Return the time of an iteration in seconds from an assumed MFU."""
         return self.operations_per_iteration / (utilisation * self.world_size * gpu.operations_per_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Write the estimate as a JSON object; memory in bytes."""
+        """Return the estimate as a JSON object; memory in bytes."""
         return {
             "parameters": self.parameters.to_json(),
             "operations_per_token": self.operations_per_token,
@@ -127,10 +127,10 @@ def estimate(
     """Estimate a job.
 
     :param params: parameters as for :func:`~airflow_megatron.megatron.arguments.argv.to_argv`; ``vocab_size`` (before
-        padding) is needed where the tokenizer does not determine it (:data:`VOCABULARIES`).
+        padding) is needed if the tokenizer does not determine it (:data:`VOCABULARIES`).
     :param world_size: number of GPUs.
     :param release: an upstream tag.
-    :param machine: what the job finds on its nodes; Transformer Engine by default.
+    :param machine: properties of the job's nodes; default: with Transformer Engine.
     :raises ArgumentError: for a parameter that the release does not have.
     :raises EstimateError: if the release refuses the parameters together, or their vocabulary is unknown.
     """

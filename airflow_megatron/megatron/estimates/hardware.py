@@ -12,9 +12,9 @@ _MIB: Final = 1 << 20
 class Gpu:
     """One kind of GPU.
 
-    :param memory_bytes: memory that ``nvidia-smi`` (``rocm-smi``) calls total
+    :param memory_bytes: total memory by ``nvidia-smi`` (``rocm-smi``)
     :param operations_per_s: peak dense bf16 rate of the matrix units
-    :param compute_capability: major number of what ``torch.cuda.get_device_capability`` returns
+    :param compute_capability: major number from ``torch.cuda.get_device_capability``
     """
 
     memory_bytes: int

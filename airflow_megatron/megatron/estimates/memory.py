@@ -1,10 +1,9 @@
 """Memory of a GPU of each pipeline stage.
 
 Weights, gradients and optimizer state are counted; activations follow Korthikanti et al., "Reducing Activation
-Recomputation in Large Transformer Models" (2022), table 2, written out per tensor so that gated units, grouped
-queries, experts and missing dropout count right. Three terms are measured rather than derived
-(:data:`CONTEXT_BYTES`, :data:`RING_BYTES`, :data:`ALLOCATOR_SLACK`); ``benchmarks/estimates.py`` compares the sum
-with reported runs.
+Recomputation in Large Transformer Models" (2022), table 2, computed per tensor, so that gated units, grouped queries,
+experts and missing dropout are counted correctly. Three terms are measured rather than derived (:data:`CONTEXT_BYTES`,
+:data:`RING_BYTES`, :data:`ALLOCATOR_SLACK`); ``benchmarks/estimates.py`` compares the sum with reported runs.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 CONTEXT_BYTES: Final = 0.7e9
 #: Buffers of ring attention, per doubling of the context-parallel size.
 RING_BYTES: Final = 2.0e9
-#: What PyTorch's caching allocator holds beyond the live activations.
+#: Memory of PyTorch's caching allocator in addition to the live activations.
 ALLOCATOR_SLACK: Final = 0.05
 _SHARDED_WEIGHTS: Final = "optim_grads_params"
 _SHARDED_GRADIENTS: Final = ("optim_grads", "optim_grads_params")
@@ -64,7 +63,7 @@ class StageMemory:
         return float(sum(asdict(self).values()))
 
     def to_json(self) -> dict[str, float]:
-        """Write the memory as a JSON object, in bytes."""
+        """Return the memory as a JSON object, in bytes."""
         return asdict(self) | {"total": self.total}
 
 
@@ -96,7 +95,7 @@ def _stage(s: Settings, layers: list[bool], predictions: list[bool], rank: int) 
 
 
 def _layers_of_stages(s: Settings) -> list[list[bool]]:
-    """Spread the layers (True: experts) over the stages as upstream does."""
+    """Distribute the layers (True: experts) over the stages as upstream does."""
     kinds, stages = moe_layers(s), s.pipeline_model_parallel_size
     if s.pipeline_layout is not None:
         counts = [sum(part.count("t") for part in s.pipeline_layout[rank::stages]) for rank in range(stages)]
@@ -110,7 +109,7 @@ def _layers_of_stages(s: Settings) -> list[list[bool]]:
 
 
 def _predictions_of_stages(s: Settings) -> list[list[bool]]:
-    """Spread the layers of multi-token prediction: they are on the last stage, or where the layout has them."""
+    """Distribute the layers of multi-token prediction: to the last stage, or by the layout."""
     kinds, stages = prediction_layers(s), s.pipeline_model_parallel_size
     if s.pipeline_layout is None:
         return [[]] * (stages - 1) + [kinds]
@@ -140,7 +139,7 @@ def _even_counts(s: Settings, stages: int) -> list[int]:
 def _stage_parameters(
     s: Settings, layers: list[bool], predictions: list[bool], *, rank: int, last: bool
 ) -> tuple[float, float]:
-    """Parameters on one GPU of a stage: of the experts, and of everything else."""
+    """Return the parameters on one GPU of a stage: of the experts, and all others."""
     tensor = s.tensor_model_parallel_size
     words, positions = embedding_parameters(s)
     dense = expert = 0.0
@@ -165,7 +164,7 @@ def _stage_parameters(
 
 
 def _bytes_per_parameter(s: Settings, replicas: int) -> tuple[float, float, float]:
-    """Bytes of weight, gradient and optimizer state that a parameter takes on one GPU."""
+    """Return the bytes of weight, gradient and optimizer state of a parameter on one GPU."""
     moments = 4 if s.optimizer == "sgd" else 8
     if not (s.fp16 or s.bf16):
         weight, gradient, state = 4.0, 4.0, float(moments)
@@ -188,7 +187,7 @@ def _bytes_per_parameter(s: Settings, replicas: int) -> tuple[float, float, floa
 
 
 def _tokens(s: Settings) -> float:
-    """Tokens of a microbatch on one GPU."""
+    """Return the tokens of a microbatch on one GPU."""
     return float(s.micro_batch_size * s.seq_length / s.context_parallel_size)
 
 
@@ -207,10 +206,10 @@ def _recomputed_modules(s: Settings) -> set[str]:
 
 
 def _layer_activations(s: Settings, *, moe: bool) -> float:
-    """Bytes that the backward pass of one layer and one microbatch needs, on one GPU."""
+    """Return the bytes on one GPU for the backward pass of one layer and one microbatch."""
     size, tokens = _number_bytes(s), _tokens(s)
     tensor = s.tensor_model_parallel_size
-    outside = tensor if s.sequence_parallel else 1  # what divides tensors outside of the split regions
+    outside = tensor if s.sequence_parallel else 1  # divisor of tensors outside of the split regions
     recomputed = _recomputed_modules(s)
     queries, keys = projection_sizes(s)
     dropout_mask = s.hidden_size * (1 if s.hidden_dropout else 0)
@@ -235,7 +234,9 @@ def _layer_activations(s: Settings, *, moe: bool) -> float:
 
 
 def _prediction_activations(s: Settings, *, moe: bool) -> float:
-    """Bytes of a layer of multi-token prediction: a layer's, two inputs with their norms, the projection's input."""
+    """Return the bytes of a layer of multi-token prediction: a layer, two inputs with norms, the projection's
+    input.
+    """
     outside = s.tensor_model_parallel_size if s.sequence_parallel else 1
     inputs: float = _tokens(s) * _number_bytes(s) * 6 * s.hidden_size / outside
     return _layer_activations(s, moe=moe) + inputs
@@ -263,7 +264,7 @@ def _activations(s: Settings, layers: list[bool], predictions: list[bool], rank:
 
 
 def _microbatches_in_flight(s: Settings, rank: int) -> float:
-    """Microbatches whose activations a stage holds at once (1F1B, interleaved with virtual stages)."""
+    """Return the number of microbatches whose activations a stage keeps (1F1B, interleaved with virtual stages)."""
     stages = s.pipeline_model_parallel_size
     count = max(s.global_batch_size // (s.micro_batch_size * s.data_parallel_size), 1)
     virtual = s.virtual_pipeline_model_parallel_size
@@ -274,7 +275,7 @@ def _microbatches_in_flight(s: Settings, rank: int) -> float:
 
 
 def _logits(s: Settings) -> float:
-    """Logits in the training format and in fp32, the softmax kept for the backward pass, and their gradient."""
+    """Return the bytes of logits in the training format and in fp32, the softmax for backward, and their gradient."""
     size = _number_bytes(s)
     per_logit = size + 4 + 4 if not s.cross_entropy_loss_fusion else size + 4
     outputs = 1 + (s.mtp_num_layers or 0)

@@ -1,4 +1,4 @@
-"""Floating point operations of training, counted as Megatron-LM's ``throughput per GPU`` line counts them.
+"""Floating point operations of training, counted as in Megatron-LM's ``throughput per GPU`` line.
 
 Source: ``num_floating_point_operations`` in upstream's ``megatron/training/training.py``: two operations per
 multiply-add, the backward pass twice the forward pass, half of the attention matrix (causal), no recomputation.
@@ -25,7 +25,7 @@ _LATENT_EXPERTS_COUNT_SINCE = (0, 17)
 
 
 def operations_per_token(s: Settings) -> float:
-    """Operations of one token, forward and backward, averaged over a sequence."""
+    """Return the operations of one token, forward and backward, averaged over a sequence."""
     attention = _attention_multiplications(s)
     predictions = prediction_layers(s)
     total = s.hidden_size * padded_vocabulary(s) * (1 + len(predictions))

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 class ParameterCounts:
     """Parameters of a model.
 
-    :param embedding: word and position embeddings, and an output layer of its own (untied)
+    :param embedding: word and position embeddings, and a separate output layer (untied)
     :param non_embedding: everything else, all experts
-    :param active: parameters that one token meets, embeddings included
-    :param padding: those of ``embedding`` that stand for no token: the vocabulary is rounded up
+    :param active: parameters used by one token, including embeddings
+    :param padding: those of ``embedding`` without a token, because the vocabulary is rounded up
     """
 
     embedding: int
@@ -31,11 +31,11 @@ class ParameterCounts:
 
     @property
     def without_padding(self) -> int:
-        """All parameters but those of the vocabulary's padding, as papers and model cards count them."""
+        """All parameters except those of the vocabulary's padding, as papers and model cards count them."""
         return self.total - self.padding
 
     def to_json(self) -> dict[str, int]:
-        """Write the counts as a JSON object."""
+        """Return the counts as a JSON object."""
         return asdict(self) | {"total": self.total, "without_padding": self.without_padding}
 
 
@@ -72,7 +72,9 @@ def moe_layers(s: Settings) -> list[bool]:
 
 
 def prediction_layers(s: Settings) -> list[bool]:
-    """Return :func:`moe_layers` of the layers of multi-token prediction: each is like the model's last."""
+    """Return :func:`moe_layers` for the layers of multi-token prediction, each of which is like the model's last
+    layer.
+    """
     return [moe_layers(s)[-1]] * (s.mtp_num_layers or 0)
 
 
@@ -82,19 +84,19 @@ def prediction_weights(s: Settings) -> list[bool]:
 
 
 def expert_input(s: Settings) -> int:
-    """Input width of the routed experts: the latent width, if there are projections."""
+    """Return the input width of the routed experts: the latent width, if there are projections."""
     width: int = s.moe_latent_size or s.hidden_size
     return width
 
 
 def projection_sizes(s: Settings) -> tuple[int, int]:
-    """Width of the queries, and of the keys (= of the values), of all heads together."""
+    """Return the total width of the queries of all heads, and that of the keys (= values)."""
     groups = s.num_query_groups if s.group_query_attention else s.num_attention_heads
     return s.kv_channels * s.num_attention_heads, s.kv_channels * groups
 
 
 def mlp_matrices(s: Settings) -> int:
-    """Matrices of an MLP: three with a gated unit, else two."""
+    """Return the number of matrices of an MLP: three with a gated unit, else two."""
     return 3 if s.swiglu or s.quick_geglu else 2
 
 

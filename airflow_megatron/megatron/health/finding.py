@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HealthFinding:
-    """Something wrong with a training.
+    """A problem of a training.
 
-    :param text: one sentence with the numbers that decided
-    :param before_iteration: the first iteration that may be affected; checkpoints of earlier ones are good. None where
-        the numbers of the training are not in doubt
+    :param text: one sentence with the decisive numbers
+    :param before_iteration: the first iteration that may be affected; earlier checkpoints are good.
+        None if the results of the training are not affected
     """
 
     text: str

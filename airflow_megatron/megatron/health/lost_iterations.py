@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.health.finding import HealthFinding
+from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,24 +15,54 @@ if TYPE_CHECKING:
 
 
 def nan_iterations(record: IterationRecord, reported: int) -> int:
-    """Return how many of the iterations that a line reports had a loss that is not a finite number."""
+    """Return the number of iterations of a line whose loss is not a finite number."""
     if record.nan_iterations:
         return record.nan_iterations
     return reported if record.is_nan else 0
 
 
 def skipped_iterations(record: IterationRecord, reported: int) -> int:
-    """Return how many of the iterations that a line reports had no optimizer step."""
+    """Return the number of iterations of a line without an optimizer step."""
     return record.skipped_iterations or 0
 
 
-class LostIterationsDetector:
-    """Detects that many consecutive iterations, or iterations of one line, were lost. Each series is reported once.
+@dataclass(frozen=True)
+class LostIterationsMemory:
+    """The state of a :class:`LostIterationsDetector`, with which a later detector of the attempt continues.
 
-    :param count: how many of a line's iterations were lost, given the line and how many it reports
-    :param what: names them
-    :param iterations: how many are too many
-    :param memory: what :meth:`memory` of an earlier detector on this attempt gave
+    :param row: number of consecutive lost iterations
+    :param first: the first of them
+    :param found: whether this series has been reported
+    :param iteration: the last iteration
+    """
+
+    row: int = 0
+    first: int = 0
+    found: bool = False
+    iteration: int | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LostIterationsMemory:
+        """Parse the output of :meth:`to_json`, of this version or an earlier one; unknown keys are ignored."""
+        return cls(
+            row=whole(value.get("row"), 0),
+            first=whole(value.get("first"), 0),
+            found=value.get("found") is True,
+            iteration=whole(value.get("iteration")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return asdict(self)
+
+
+class LostIterationsDetector:
+    """Detects many consecutive lost iterations, or lost iterations of one line; reports each series once.
+
+    :param count: returns the number of lost iterations of a line, given the line and its number of iterations
+    :param what: name of such iterations, for messages
+    :param iterations: minimum number to report
+    :param memory: result of :meth:`memory` of an earlier detector on this attempt
     """
 
     def __init__(
@@ -39,26 +71,21 @@ class LostIterationsDetector:
         what: str,
         *,
         iterations: int,
-        memory: Mapping[str, Any] | None = None,
+        memory: LostIterationsMemory | None = None,
     ) -> None:
-        known = dict(memory or {})
+        known = memory or LostIterationsMemory()
         self._count, self._what, self._limit = count, what, iterations
-        self._row: int = known.get("row", 0)
-        self._first: int = known.get("first", 0)
-        self._found: bool = known.get("found", False)
-        self._iteration: int | None = known.get("iteration")
+        self._row: int = known.row
+        self._first: int = known.first
+        self._found: bool = known.found
+        self._iteration: int | None = known.iteration
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> LostIterationsMemory:
         """Return the state with which a later detector of this attempt continues."""
-        return {
-            "row": self._row,
-            "first": self._first,
-            "found": self._found,
-            "iteration": self._iteration,
-        }
+        return LostIterationsMemory(self._row, self._first, self._found, self._iteration)
 
     def read(self, record: IterationRecord) -> HealthFinding | None:
-        """Take in the next line."""
+        """Evaluate the next line."""
         before, self._iteration = self._iteration, record.iteration
         if before == record.iteration:
             return None

@@ -1,12 +1,13 @@
 """Detection of an iteration counter that does not increase.
 
-A log that grows is no progress (a hung rank may print banners for hours), and one that does not grow is not a hang
-(saving, validation and the building of data indices are quiet). So the counter itself is watched, against what this run
-has shown to be usual.
+A growing log does not prove progress (a hung rank may print banners for hours), and a log that does not grow does not
+prove a hang (saving, validation and the building of data indices print nothing). The detector therefore compares the
+counter itself with the usual gaps of this run.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.health.finding import HealthFinding
@@ -18,6 +19,7 @@ from airflow_megatron.megatron.logs.log_lines import (
     MarkerRecord,
     ValidationRecord,
 )
+from airflow_megatron.spec.trust.json_records import real, reals, whole, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,19 +41,68 @@ _BEFORE_ITERATIONS = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class StallMemory:
+    """The state of a :class:`StallDetector`, with which a later detector of the attempt continues.
+
+    :param iteration: the last iteration
+    :param highest: the highest iteration
+    :param step: iterations between the last two log lines
+    :param rewinds: number of new starts without a new highest iteration
+    :param phase: ``starting``, ``training``, ``saving``, ``validating`` or ``ending``
+    :param steps_seen: steps of the start that the log has shown
+    :param gaps: the last times between two log lines, in seconds
+    :param quiet_gap: longest time between two log lines with a save or a validation, in seconds
+    :param quiet: running time since the last progress, in seconds
+    :param found: whether the present stall has been reported
+    """
+
+    iteration: int | None = None
+    highest: int = 0
+    step: int = 1
+    rewinds: int = 0
+    phase: str = STARTING
+    steps_seen: tuple[str, ...] = ()
+    gaps: tuple[float, ...] = ()
+    quiet_gap: float = 0.0
+    quiet: float = 0.0
+    found: bool = False
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StallMemory:
+        """Parse the output of :meth:`to_json`, of this version or an earlier one; unknown keys are ignored."""
+        steps = value.get("steps_seen")
+        return cls(
+            iteration=whole(value.get("iteration")),
+            highest=whole(value.get("highest"), 0),
+            step=whole(value.get("step"), 1),
+            rewinds=whole(value.get("rewinds"), 0),
+            phase=word(value.get("phase")) or STARTING,
+            steps_seen=tuple(map(str, steps)) if isinstance(steps, list) else (),
+            gaps=reals(value.get("gaps")),
+            quiet_gap=real(value.get("quiet_gap"), 0.0),
+            quiet=real(value.get("quiet"), 0.0),
+            found=value.get("found") is True,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {**asdict(self), "steps_seen": list(map(str, self.steps_seen)), "gaps": list(self.gaps)}
+
+
 class StallDetector:
-    """Finds that no new iteration comes although the job runs.
+    """Detects a running job without new iterations.
 
-    The limit is the larger of ``after`` and ``factor`` times the longest of this run's last gaps. Gaps that hold a
-    save or a validation are learned apart, and before the first of them ``quiet`` is the limit; before the first
-    iteration it is ``startup``. Time counts between two looks that both saw the job running, and nothing else does.
+    The limit is the larger of ``after`` and ``factor`` times the longest of this run's last gaps. Gaps with a save or
+    a validation have separate statistics; before the first of them the limit is ``quiet``, and before the first
+    iteration ``startup``. Only the time between two consecutive polls of the running job counts.
 
-    :param after: seconds, the least limit
-    :param factor: of the longest gap seen
+    :param after: minimum limit in seconds
+    :param factor: multiple of the longest observed gap
     :param startup: seconds until the first iteration, and between the steps that lead to it
     :param quiet: seconds for a save or a validation of unknown length, and for the end of the training
     :param intervals: numbers of iterations after which the training saves or validates
-    :param memory: what :meth:`memory` of an earlier detector on this attempt gave
+    :param memory: result of :meth:`memory` of an earlier detector on this attempt
     """
 
     def __init__(
@@ -62,37 +113,37 @@ class StallDetector:
         startup: float,
         quiet: float,
         intervals: Sequence[int] = (),
-        memory: Mapping[str, Any] | None = None,
+        memory: StallMemory | None = None,
     ) -> None:
-        known = dict(memory or {})
+        known = memory or StallMemory()
         self._after, self._factor, self._startup, self._quiet_limit = after, factor, startup, quiet
         self._intervals = tuple(intervals)
-        self._iteration: int | None = known.get("iteration")
-        self._highest: int = known.get("highest", 0)
-        self._step: int = known.get("step", 1)
-        self._rewinds: int = known.get("rewinds", 0)
-        self._phase: str = known.get("phase", STARTING)
-        self._steps_seen: list[str] = list(known.get("steps_seen", ()))
-        self._gaps: list[float] = list(known.get("gaps", ()))
-        self._quiet_gap: float = known.get("quiet_gap", 0.0)
-        self._quiet: float = known.get("quiet", 0.0)
-        self._found: bool = known.get("found", False)
+        self._iteration: int | None = known.iteration
+        self._highest: int = known.highest
+        self._step: int = known.step
+        self._rewinds: int = known.rewinds
+        self._phase: str = known.phase
+        self._steps_seen: list[str] = list(known.steps_seen)
+        self._gaps: list[float] = list(known.gaps)
+        self._quiet_gap: float = known.quiet_gap
+        self._quiet: float = known.quiet
+        self._found: bool = known.found
         self._looked: float | None = None
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> StallMemory:
         """Return the state with which a later detector of this attempt continues."""
-        return {
-            "iteration": self._iteration,
-            "highest": self._highest,
-            "step": self._step,
-            "rewinds": self._rewinds,
-            "phase": self._phase,
-            "steps_seen": self._steps_seen,
-            "gaps": self._gaps,
-            "quiet_gap": self._quiet_gap,
-            "quiet": self._quiet,
-            "found": self._found,
-        }
+        return StallMemory(
+            iteration=self._iteration,
+            highest=self._highest,
+            step=self._step,
+            rewinds=self._rewinds,
+            phase=self._phase,
+            steps_seen=tuple(self._steps_seen),
+            gaps=tuple(self._gaps),
+            quiet_gap=self._quiet_gap,
+            quiet=self._quiet,
+            found=self._found,
+        )
 
     @property
     def limit(self) -> float:
@@ -112,16 +163,16 @@ class StallDetector:
     ) -> HealthFinding | None:
         """Evaluate one poll of the job.
 
-        :param records: new ones of its log
-        :param now: seconds of a clock that never jumps
-        :param running: the job runs; not so while it is pending, completing or suspended, or nothing is known of it
-        :param queued: it waits to be started, again maybe
+        :param records: new records of its log
+        :param now: time of a monotonic clock in seconds
+        :param running: whether the job runs; false while it is pending, completing, suspended or unknown
+        :param queued: whether it waits for its start, or for a restart
         """
         if running and self._looked is not None:
             self._quiet += now - self._looked
         self._looked = now if running else None
         if queued and self._phase != STARTING:
-            self._begin_again()
+            self._reset()
         for record in records:
             self._take(record)
         if not running or self._found or self._quiet < self.limit:
@@ -149,13 +200,13 @@ class StallDetector:
                 if record.kind is MarkerKind.INITIALIZED and self._phase != STARTING:
                     self._rewinds += 1
                     if self._rewinds <= _MOST_REWINDS:
-                        self._begin_again()
+                        self._reset()
                 self._note_step(record.kind)
             elif record.kind is not MarkerKind.OTHER:
                 self._enter(ENDING)
 
     def _advance(self, record: IterationRecord) -> None:
-        """Record an iteration; an earlier one is a new start in the same log; the number of new starts is limited."""
+        """Record an iteration; a lower one is a new start in the same log, of which the number is limited."""
         before, self._iteration = self._iteration, record.iteration
         if record.iteration > self._highest:
             self._highest, self._rewinds = record.iteration, 0
@@ -167,7 +218,7 @@ class StallDetector:
             self._step = record.iteration - before
             gap = max(self._quiet, self._step * (record.elapsed_ms or 0.0) / 1000)
             if self._found:
-                pass  # a stall that passed is not what is usual
+                pass  # a stall that has passed is not a usual gap
             elif self._phase in (SAVING, VALIDATING) or self._is_due(before):
                 self._quiet_gap = max(self._quiet_gap, gap)
             else:
@@ -177,7 +228,7 @@ class StallDetector:
         self._quiet, self._found = 0.0, False
 
     def _is_due(self, iteration: int | None = None) -> bool:
-        """Return whether a save or a validation comes between an iteration (the newest) and the line after it."""
+        """Return whether a save or a validation follows an iteration (default: the newest) before its next line."""
         start = self._iteration if iteration is None else iteration
         if start is None:
             return False
@@ -188,13 +239,13 @@ class StallDetector:
             self._phase, self._quiet = phase, 0.0
 
     def _note_step(self, step: str) -> None:
-        """Take a step of the start, seen for the first time, as a sign of life."""
+        """Count a new step of the start as progress."""
         if step not in self._steps_seen:
             self._steps_seen.append(step)
             if self._phase == STARTING:
                 self._quiet = 0.0
 
-    def _begin_again(self) -> None:
+    def _reset(self) -> None:
         self._phase, self._quiet, self._found, self._steps_seen = STARTING, 0.0, False, []
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.health.lost_iterations import (
     LostIterationsDetector,
+    LostIterationsMemory,
     nan_iterations,
     skipped_iterations,
 )
-from airflow_megatron.megatron.health.spike import SpikeDetector
-from airflow_megatron.megatron.health.stall import StallDetector
-from airflow_megatron.megatron.health.throughput import ThroughputDetector
+from airflow_megatron.megatron.health.spike import SpikeDetector, SpikeMemory
+from airflow_megatron.megatron.health.stall import StallDetector, StallMemory
+from airflow_megatron.megatron.health.throughput import ThroughputDetector, ThroughputMemory
 from airflow_megatron.megatron.logs.log_lines import IterationRecord
+from airflow_megatron.spec.model.schema import HealthSection
+from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.megatron.health.finding import HealthFinding
     from airflow_megatron.megatron.logs.log_lines import Record
-    from airflow_megatron.spec.model.schema import HealthSection
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Alarm:
 
     :param detector: ``stall``, ``throughput``, ``nan``, ``skipped`` or ``spike``
     :param do: the reaction
-    :param finding: what was found
+    :param finding: the finding
     """
 
     detector: str
@@ -43,22 +45,76 @@ class Alarm:
 
     @property
     def before_iteration(self) -> int | None:
-        """Of a rollback the first iteration that may be affected, else None."""
+        """For a rollback, the first iteration that may be affected, else None."""
         return self.finding.before_iteration if self.do == "rollback" else None
+
+
+@dataclass(frozen=True)
+class HealthSettings:
+    """The settings with which a trigger checks the health of a training.
+
+    :param rules: thresholds and reactions
+    :param intervals: numbers of iterations after which the training saves or validates
+    """
+
+    rules: HealthSection
+    intervals: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> HealthSettings | None:
+        """Parse the output of :meth:`to_json`, of this version or an earlier one; return None for an empty value."""
+        if not value:
+            return None
+        intervals = tuple(every for every in map(whole, value.get("intervals") or ()) if every)
+        return cls(HealthSection.model_validate(value["rules"]), intervals)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"rules": self.rules.model_dump(), "intervals": list(self.intervals)}
+
+
+@dataclass(frozen=True)
+class HealthMemory:
+    """The state of all detectors of an attempt; the names are those of the detectors."""
+
+    stall: StallMemory = field(default_factory=StallMemory)
+    throughput: ThroughputMemory = field(default_factory=ThroughputMemory)
+    nan: LostIterationsMemory = field(default_factory=LostIterationsMemory)
+    skipped: LostIterationsMemory = field(default_factory=LostIterationsMemory)
+    spike: SpikeMemory = field(default_factory=SpikeMemory)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> HealthMemory:
+        """Parse the output of :meth:`to_json`, of this version or an earlier one; unknown keys are ignored."""
+        known = {name: item for name, item in value.items() if isinstance(item, dict)}
+        return cls(
+            StallMemory.from_json(known.get("stall", {})),
+            ThroughputMemory.from_json(known.get("throughput", {})),
+            LostIterationsMemory.from_json(known.get("nan", {})),
+            LostIterationsMemory.from_json(known.get("skipped", {})),
+            SpikeMemory.from_json(known.get("spike", {})),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {
+            "stall": self.stall.to_json(),
+            "throughput": self.throughput.to_json(),
+            "nan": self.nan.to_json(),
+            "skipped": self.skipped.to_json(),
+            "spike": self.spike.to_json(),
+        }
 
 
 class TrainingHealth:
     """The detectors of one attempt of a training.
 
-    :param rules: thresholds and reactions
-    :param intervals: numbers of iterations after which the training saves or validates
+    :param settings: rules and intervals
     :param memory: what :meth:`memory` of an earlier one on this attempt gave
     """
 
-    def __init__(
-        self, rules: HealthSection, intervals: Sequence[int] = (), memory: Mapping[str, Any] | None = None
-    ) -> None:
-        known = dict(memory or {})
+    def __init__(self, settings: HealthSettings, memory: HealthMemory | None = None) -> None:
+        known, rules = memory or HealthMemory(), settings.rules
         self._rules = rules
         stall, spike = rules.stall, rules.spike
         self._stall = StallDetector(
@@ -66,44 +122,47 @@ class TrainingHealth:
             factor=stall.factor,
             startup=float(stall.startup),
             quiet=float(stall.quiet),
-            intervals=intervals,
-            memory=known.get("stall"),
+            intervals=settings.intervals,
+            memory=known.stall,
+        )
+        self._throughput = ThroughputDetector(
+            below=rules.throughput.below, lines=rules.throughput.lines, memory=known.throughput
+        )
+        self._nan = LostIterationsDetector(
+            nan_iterations, "NaN", iterations=rules.nan.iterations, memory=known.nan
+        )
+        self._skipped = LostIterationsDetector(
+            skipped_iterations, "skipped", iterations=rules.skipped.iterations, memory=known.skipped
+        )
+        self._spike = SpikeDetector(
+            deviations=spike.deviations, rise=spike.rise, recovery=spike.recovery, memory=known.spike
         )
         self._by_line: dict[str, ThroughputDetector | LostIterationsDetector | SpikeDetector] = {
-            "throughput": ThroughputDetector(
-                below=rules.throughput.below, lines=rules.throughput.lines, memory=known.get("throughput")
-            ),
-            "nan": LostIterationsDetector(
-                nan_iterations, "NaN", iterations=rules.nan.iterations, memory=known.get("nan")
-            ),
-            "skipped": LostIterationsDetector(
-                skipped_iterations,
-                "skipped",
-                iterations=rules.skipped.iterations,
-                memory=known.get("skipped"),
-            ),
-            "spike": SpikeDetector(
-                deviations=spike.deviations,
-                rise=spike.rise,
-                recovery=spike.recovery,
-                memory=known.get("spike"),
-            ),
+            "throughput": self._throughput,
+            "nan": self._nan,
+            "skipped": self._skipped,
+            "spike": self._spike,
         }
 
-    def memory(self) -> dict[str, Any]:
-        """Return the state as plain JSON data, with which a later object continues."""
-        detectors = {name: detector.memory() for name, detector in self._by_line.items()}
-        return {"stall": self._stall.memory(), **detectors}
+    def memory(self) -> HealthMemory:
+        """Return the state with which a later object continues."""
+        return HealthMemory(
+            self._stall.memory(),
+            self._throughput.memory(),
+            self._nan.memory(),
+            self._skipped.memory(),
+            self._spike.memory(),
+        )
 
     def read(
         self, records: Sequence[Record], *, now: float, running: bool, queued: bool = False
     ) -> list[Alarm]:
         """Evaluate one poll of the job and return the findings; a job that does not run has none.
 
-        :param records: new ones of its log
-        :param now: seconds of a clock that never jumps
-        :param running: the job runs; not so while it is pending, completing or suspended, or nothing is known of it
-        :param queued: it waits to be started, again maybe
+        :param records: new records of its log
+        :param now: time of a monotonic clock in seconds
+        :param running: whether the job runs; false while it is pending, completing, suspended or unknown
+        :param queued: whether it waits for its start, or for a restart
         """
         found: list[tuple[str, HealthFinding | None]] = [
             (name, detector.read(record))

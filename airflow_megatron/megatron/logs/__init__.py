@@ -1,5 +1,5 @@
-"""Megatron's log lines, read as a stream of records; all attempts of a run put together.
+"""Parsers of Megatron's log lines into records, and the joined attempts of a run.
 
-Imports ``spec``.
-Others use ``log_lines`` and ``training_run``.
+Imports ``arguments`` and ``spec``.
+Other packages use ``log_lines`` and ``training_run``.
 """

@@ -1,7 +1,7 @@
 """Read the lines about checkpoints that are written, read or deleted (``megatron/training/checkpointing.py``).
 
-The words that begin such a line are looked for near the place where one was found; what follows them is cut out as
-text. So the time does not grow with how often a line says them.
+The parser searches the first words of such a line near the found position, and extracts the following text. The time
+therefore does not grow with the number of occurrences in a line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CheckpointRecord(NamedTuple):
 
     event: CheckpointEvent
     iteration: int | None
-    """None for a random start, and for a ``release`` checkpoint."""
+    """The iteration; None for a random start, and for a ``release`` checkpoint."""
     path: str | None
 
 
@@ -49,15 +49,15 @@ _HEAD: Final = re.compile(
 _RELEASE: Final = b"loading release "
 _BEFORE: Final = 60
 _AFTER: Final = 96
-"""Bytes around `` checkpoint `` in which a line's first words stand."""
+"""Number of bytes around `` checkpoint `` that contain a line's first words."""
 _AT_ITERATION: Final = re.compile(rb" at iteration (\d{1,18})(?!\d)")
 _LONGEST_PATH: Final = 2000
 
 
 def read_checkpoint(block: bytes, at: int, end: int) -> CheckpointRecord | None:
-    """Read the checkpoint line whose word `` checkpoint `` is at *at*; None if it is none.
+    """Parse the checkpoint line whose word `` checkpoint `` is at *at*; None if it is not one.
 
-    :param end: where the line ends
+    :param end: end of the line
     """
     start = max(block.rfind(b"\n", max(0, at - _BEFORE), at) + 1, at - _BEFORE, 0)
     for head in _HEAD.finditer(block, start, min(end, at + _AFTER)):
@@ -92,13 +92,13 @@ def _record(head: re.Match[bytes], rest: bytes) -> CheckpointRecord | None:
 
 
 def _without_ranks(text: bytes) -> bytes:
-    """Leave out a last `` [ t 1/2, p 1/1 ]``."""
+    """Remove a final `` [ t 1/2, p 1/1 ]``."""
     cut = text.rfind(b" [ t ")
     return text[:cut] if cut >= 0 and text.find(b"]", cut) == len(text) - 1 else text
 
 
 def _without_format(text: bytes) -> bytes:
-    """Leave out a last `` in torch_dist format``."""
+    """Remove a final `` in torch_dist format``."""
     if not text.endswith(b" format"):
         return text
     before, word, named = text[: -len(b" format")].rpartition(b" in ")

@@ -1,7 +1,8 @@
-"""Detect trainings that ended well without the evaluation that follows the last iteration.
+"""Detect successful trainings without the evaluation that follows the last iteration.
 
-Megatron evaluates the test set when training is done (``pretrain`` in ``megatron/training/training.py``). A job that is
-asked to stop at its last iteration, by a signal, its exit interval or its exit duration, ends with exit code 0 without.
+Megatron evaluates the test set at the end of training (``pretrain`` in ``megatron/training/training.py``). A job that
+is stopped at its last iteration, by a signal, its exit interval or its exit duration, ends with exit code 0 without
+this evaluation.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ def evaluates_at_end(arguments: ArgumentValues) -> bool:
     if arguments.value("mock_data") or arguments.value("test_data_path"):
         return True
     if arguments.value("data_path") is None:
-        return False  # paths per split without one for the test, or in a file that is not read here
+        return False  # paths per split without a test path, or in a file that is not read here
     return _test_share(arguments.value("split") or _DEFAULT_SPLIT)
 
 
 def missing_evaluation(log_tail: bytes) -> str | None:
     """Return the warning for a training without its last evaluation; None if this is not certain.
 
-    :param log_tail: the end of the log of its last attempt
+    :param log_tail: last part of the log of its last attempt
     """
     if _TEST_LOSS in log_tail:
         return None
@@ -54,7 +55,7 @@ def missing_evaluation(log_tail: bytes) -> str | None:
 
 
 def _test_share(split: Any) -> bool:
-    """Return whether a split such as ``99,1,0`` leaves something for the test set."""
+    """Return whether a split such as ``99,1,0`` has data for the test set."""
     parts = str(split).replace("/", ",").split(",")
     try:
         return len(parts) == 3 and float(parts[2]) > 0

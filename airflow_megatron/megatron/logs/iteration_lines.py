@@ -1,7 +1,7 @@
-"""Reading the ``iteration N/M | consumed samples: …`` lines of a log.
+"""Parser of the ``iteration N/M | consumed samples: …`` lines of a log.
 
-They are most of a long log, and all of one training look alike. So the second line of a kind is matched as a whole,
-with one regular expression of mostly fixed text, and what it matched is not searched for other records again.
+Most lines of a long log are of this kind, and all of one training are similar. From the second line of a kind on,
+lines are matched completely, with one regular expression of mostly fixed text, and are not searched for other records.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HEAD = re.compile(
 )
 _LONGEST_HEAD: Final = 160
 _OTHER_LINE: Final = re.compile(rb"\biteration\s{1,24}\d{1,18}/|consumed.samples")
-"""Within a field: another process's line begins there."""
-# What launchers put before a line: "[default0]:", "[node07:0]:", "[rank3]: ", "12: " (srun --label).
+"""Matches within a field where another process's line begins."""
+# Prefixes of launchers: "[default0]:", "[node07:0]:", "[rank3]: ", "12: " (srun --label).
 PREFIX: Final = re.compile(rb"(?:\s{0,64}(?:\[[^\]\s]{1,128}(?<=\d)\]:|\d{1,9}:))*\s?")
-# What forks print besides numbers: "1.049B", "40.7TFLOPS", "1 day, 2:03:04" (swiss-ai/Megatron-LM, tokens and eta).
+# Other values of forks: "1.049B", "40.7TFLOPS", "1 day, 2:03:04" (swiss-ai/Megatron-LM, tokens and eta).
 _WORD: Final = (
     rb"(?:-?\d[\d.,]{0,32}[A-Za-z%]{1,8}(?:/[A-Za-z]{1,8}){0,3}"
     rb"|(?:\d{1,6} days?, )?\d{1,6}(?::\d\d){1,2}(?:\.\d{1,9})?)"
@@ -55,9 +55,12 @@ _BAR: Final = ord("|")
 _REPEATED: Final = frozenset(
     (b"global batch size", b"loss scale", b"number of skipped iterations", b"number of nan iterations")
 )
-"""Fields whose value is in most lines that of the line before."""
+"""Fields whose value usually equals that of the previous line."""
 
 _MOST_FIELDS: Final = 200
+_LONGEST_NUMBER: Final = 64
+_SAMPLES: Final = b"consumed samples"
+_MOST_SAMPLES: Final = 10**18
 _MOST_NUMBERS: Final = 4096
 _MOST_LAYOUTS: Final = 64
 
@@ -71,15 +74,15 @@ _AUXILIARY_LOSSES: Final = frozenset(
 class IterationRecord(NamedTuple):
     """One ``iteration N/M | consumed samples: …`` line.
 
-    A field that the line does not hold is None. ``losses`` holds the fields whose name ends in ``loss``; a
-    loss that is not a number is *absent* from the line (``training_log`` prints averages that compare greater
-    than zero only), hence :attr:`is_nan`. ``extra`` holds every other number, under the name the line gives
-    it.
+    A field that the line lacks is None. ``losses`` contains the fields whose name ends in ``loss``. A NaN loss is
+    *absent* from the line, because ``training_log`` prints only averages greater than zero; hence :attr:`is_nan`.
+    ``extra`` contains every other number, under its name in the line.
     """
 
     iteration: int
     train_iters: int
     consumed_samples: int
+    """If the line's number is unreadable: the iteration times the global batch size."""
     time: datetime | None = None
     elapsed_ms: float | None = None
     throughput: float | None = None
@@ -93,10 +96,10 @@ class IterationRecord(NamedTuple):
     nan_iterations: int | None = None
     extra: dict[str, float] = {}  # noqa: RUF012
     torn: bool = False
-    """The line ends before its last field, or not all of its fields can be read: another process wrote into it, or the
-    log was cut."""
+    """Whether the line ends before its last field, or has unreadable fields: another process wrote into it, or the log
+    was cut."""
     unread: tuple[str, ...] = ()
-    """Names of the fields that no number could be read from."""
+    """Names of the fields without a readable number."""
 
     @property
     def loss(self) -> float | None:
@@ -107,48 +110,49 @@ class IterationRecord(NamedTuple):
 
     @property
     def is_nan(self) -> bool:
-        """True when the loss of the reported iterations was not a finite number."""
+        """Whether the loss of the reported iterations was not a finite number."""
         if self.nan_iterations:
             return True
         if self.loss is not None:
             return self.loss != self.loss or self.loss in (float("inf"), float("-inf"))
-        # Iterations skipped by the loss scaler have no loss either: that is not NaN.
+        # Iterations skipped by the loss scaler have no loss either, which does not mean NaN.
         return not self.torn and not self.skipped_iterations
 
 
 _Kind: TypeAlias = tuple[bool, tuple[bytes, ...], frozenset[bytes]]
-"""Whether a line has a time, the names of its fields, and which of them are worded."""
+"""Whether a line has a time, the names of its fields, and those whose values are not numbers."""
 
 _Texts: TypeAlias = tuple[bytes, ...]
-"""What the groups of a layout's expression matched in a line."""
+"""Matches of the groups of a layout's expression in a line."""
 
 
 class IterationReader:
     """Extracts the iteration lines from the blocks of one log, in order."""
 
     def __init__(self) -> None:
-        """Start with a line of any kind."""
+        """Initialize for a line of any kind."""
         self.unread_lines = 0
-        """Lines that are an iteration's by their words, and gave no record, or one without some of their fields."""
+        """Number of lines that have the words of an iteration line but gave no record, or an incomplete one."""
         self.runs: list[tuple[int, int, int]] = []
-        """Of the last block: where in the rest each run of lines stood that was matched as a whole, and in the block
-        its first byte and the one after its last."""
+        """For the last block and each group of lines that was matched completely: its position in the rest, its first
+        byte in the block, and the byte after its last."""
         self._before: _Kind | None = None
         self._layout: _Layout | None = None
         self._layouts: dict[_Kind, _Layout] = {}
 
     def take(self, block: bytes) -> tuple[list[tuple[int, IterationRecord]], bytes]:
-        """Read a block of whole lines.
+        """Parse a block of complete lines.
+
 
         :param block: the lines.
-        :returns: the records, each with the place where it stood in the rest; and the rest: the block without the text
-            that was matched as a whole.
+        :returns: the records, each with its position in the rest; and the rest: the block without the completely
+            matched text.
         """
         learnt = self._before, self._layout, self._layouts.copy(), self.unread_lines
         try:
             return self._take(block, checked=False)
         except ValueError:
-            # a line has a text where a number belongs: it is looked for, and read field by field
+            # a line has a text instead of a number: find it, and parse it field by field
             self._before, self._layout, self._layouts, self.unread_lines = learnt
             return self._take(block, checked=True)
 
@@ -173,7 +177,7 @@ class IterationReader:
                     lines[layout] += matched
                     self.runs.append((length, start, end))
                     rest.append(view[begin:start])
-                    # what follows begins a line if it did, and joins no word if it did not
+                    # keep the start of a line, and do not join words
                     rest.append(b"\0" if block[end - 1] == _BAR else b"\n")
                     begin, length = end, length + 1
                     at = hits.find(end)
@@ -182,15 +186,15 @@ class IterationReader:
             self.unread_lines += line is None or bool(line.unread)
             if line is not None:
                 found.append((length + at - begin, line.record()))
-                self._learn(line)
+                self._choose_layout(line)
             at = hits.find(at + len(NEEDLE))
         rest.append(view[begin:])
         for layout, texts in lines.items():
             found.extend(zip(places[layout], layout.records(texts), strict=True))
         return found, b"".join(rest)
 
-    def _learn(self, line: _Line) -> None:
-        """Choose the layout for the lines that follow: one is made for the second line with the same fields."""
+    def _choose_layout(self, line: _Line) -> None:
+        """Choose the layout for the following lines; the second line with the same fields creates one."""
         if line.is_torn:
             return
         kind = (line.has_time, line.names, line.worded)
@@ -205,10 +209,10 @@ class IterationReader:
 
 
 class _Line(NamedTuple):
-    """A line read field by field.
+    """A line parsed field by field.
 
-    :param prefix: what a launcher put before it
-    :param head: bytes from its time, or else from its iteration, to the first field
+    :param prefix: prefix of a launcher
+    :param head: bytes from its time, or without one from its iteration, to the first field
     :param fields: names and numbers as text, in the line's order (see :func:`read_fields`)
     """
 
@@ -219,12 +223,13 @@ class _Line(NamedTuple):
     head: int
     fields: list[tuple[bytes, bytes]]
     unread: tuple[bytes, ...]
+    samples: int
 
     @classmethod
     def read(cls, block: bytes, at: int, end: int) -> _Line | None:
-        """Read the line whose fields begin at *at*; None if no iteration stands before them.
+        """Parse the line whose fields begin at *at*; None without an iteration before them.
 
-        :param end: where the line ends
+        :param end: end of the line
         """
         begin = block.rfind(b"\n", 0, at) + 1
         word = block.rfind(b"iteration", max(begin, at - _LONGEST_HEAD), at)
@@ -233,10 +238,17 @@ class _Line(NamedTuple):
             return None
         unread: list[bytes] = []
         fields = read_fields(block, at + 1, end, unread)
-        if not any(name == b"consumed samples" and text.isdigit() for name, text in fields):
-            return None
-        prefix = PREFIX.fullmatch(block, begin, head.start())
+        texts = dict(fields)
         time, iteration, train_iters = head.groups()
+        samples = _count(texts.get(_SAMPLES, b""))
+        if samples is None:
+            batch = _count(texts.get(b"global batch size", b""))
+            if batch is None:
+                return None
+            samples = min(int(iteration) * batch, _MOST_SAMPLES)
+            if _SAMPLES not in unread:
+                unread.append(_SAMPLES)
+        prefix = PREFIX.fullmatch(block, begin, head.start())
         return cls(
             prefix.group() if prefix else b"",
             time,
@@ -245,6 +257,7 @@ class _Line(NamedTuple):
             at - head.start(),
             fields,
             tuple(unread),
+            samples,
         )
 
     @property
@@ -264,7 +277,7 @@ class _Line(NamedTuple):
         return bool(self.unread) or b"number of nan iterations" not in self.names
 
     def repeated(self, before: tuple[tuple[bytes, bytes], ...] | None) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the fields that may say the same in the next line: of *before* those that still do."""
+        """Return the fields that may have the same value in the next line: those of *before* that still do."""
         now = tuple(field for field in self.fields if field[0] in _REPEATED)
         return now if before is None else tuple(field for field in now if field in before)
 
@@ -272,7 +285,7 @@ class _Line(NamedTuple):
         known: dict[str, Any] = {}
         losses, extra = {}, {}
         for name, text in self.fields:
-            if not text:
+            if not text or name == _SAMPLES:
                 continue
             if name in _KNOWN:
                 known[_KNOWN[name]] = _NUMBERS[text]
@@ -283,6 +296,7 @@ class _Line(NamedTuple):
         return IterationRecord(
             int(self.iteration),
             int(self.train_iters),
+            self.samples,
             time=read_time(self.time),
             losses=losses,
             extra=extra,
@@ -293,7 +307,7 @@ class _Line(NamedTuple):
 
 
 class _Numbers(dict[bytes, float]):
-    """Text → number: many fields (times, rates, counts) repeat the value of a line shortly before."""
+    """Cache of text → number, because many fields (times, rates, counts) repeat the value of a recent line."""
 
     def __missing__(self, text: bytes) -> float:
         if len(self) >= _MOST_NUMBERS:
@@ -307,11 +321,11 @@ _number: Final = _NUMBERS.__getitem__
 
 
 class _Layout:
-    """The fields of iteration lines, in order, some of them with the text that they repeat.
+    """The fields of iteration lines, in order, some of them with a repeated text.
 
-    :param prefix: what may stand before a line that follows another
-    :param head: bytes from a line's time, or else from its iteration, to its first field
-    :param worded: names of the fields whose values are not numbers, and are not read
+    :param prefix: possible prefix of the next line
+    :param head: bytes from a line's time, or without one from its iteration, to its first field
+    :param worded: names of the fields whose values are not numbers; they are ignored
     """
 
     def __init__(
@@ -328,23 +342,25 @@ class _Layout:
         self._has_time = has_time
         same = {name: re.escape(text) for name, text in repeated} | dict.fromkeys(worded, _WORDS)
         varying = [name for name in names if name not in same]
-        # ++ and *+ give nothing back: no shorter match of a part could be followed by the next one
+        # possessive ++ and *+: no shorter match of a part could be followed by the next one
+        value = {_SAMPLES: rb"(\d{1,18}+)"}
         fields = b"".join(
-            rb" %s: *+%s \|" % (re.escape(name), same.get(name, rb"([^ \n]{1,64}+)")) for name in names
+            rb" %s: *+%s \|" % (re.escape(name), same.get(name) or value.get(name, rb"([^ \n]{1,64}+)"))
+            for name in names
         )
         time = rb"\[([^\]\n]{1,64}+)\]\s{0,16}" if has_time else rb"()(?<!\])(?<!\]\s)"
         # no further field; the end of the line, so that all of the next one can be matched where this one ends
         end = rb"(?! [^:|\n]++: *+[^ |:\n]++ ?\|)(?:[ \r]*\n)?"
         head_text = rb"(?:%s)?+%siteration ++(\d{1,18}+)/ *+(\d{1,18}+) \|" % (re.escape(prefix), time)
         self._match = re.compile(head_text + fields + end).match
-        # places in the groups of a match
+        # positions in the groups of a match
         place = {name: number for number, name in enumerate(varying, start=3)}
-        self._consumed = place.pop(b"consumed samples")
+        self._consumed = place.pop(_SAMPLES)
         self._numbers = [(_KNOWN[name], at) for name, at in place.items() if name in _KNOWN]
         others = [(name, at) for name, at in place.items() if name not in _KNOWN]
         self._losses = [(_name(name), at) for name, at in others if name.endswith(b"loss")]
         self._extra = [(_name(name), at) for name, at in others if not name.endswith(b"loss")]
-        # of each field of a record, in their order
+        # one for each field of a record, in order
         self._same: dict[str, Iterable[Any]] = {
             field: repeat(IterationRecord._field_defaults.get(field)) for field in IterationRecord._fields
         }
@@ -353,8 +369,8 @@ class _Layout:
     def lines(self, block: bytes, start: int, *, checked: bool) -> tuple[list[_Texts], int]:
         """Match the lines of this layout that follow one another from *start*.
 
-        :param checked: end before a line with a text that :meth:`records` would not take
-        :returns: the texts of each, and where the last one ends
+        :param checked: end before a line with a text that :meth:`records` would reject
+        :returns: the texts of each line, and the end of the last one
         """
         match = self._match
         found: list[_Texts] = []
@@ -376,9 +392,9 @@ class _Layout:
         return True
 
     def records(self, lines: list[_Texts]) -> Iterator[IterationRecord]:
-        """Turn the texts of lines into records, field by field: that takes half the time of line by line.
+        """Convert the texts of lines to records, field by field, which takes half the time of line by line.
 
-        :raises ValueError: a text is not the number that it stands for.
+        :raises ValueError: if a text is not a number.
         """
         texts = list(zip(*lines, strict=True))
         columns = self._same | {
@@ -398,21 +414,23 @@ class _Layout:
 
 
 _layout: Final = lru_cache(maxsize=256)(_Layout)
-"""A layout, made once: the logs of a sweep share them."""
+"""Return a layout, cached because the logs of a sweep share it."""
 
 
 def read_fields(
     block: bytes, start: int, end: int, unread: list[bytes] | None = None
 ) -> list[tuple[bytes, bytes]]:
-    """Read ``name: number |`` fields, up to where another process's line begins.
+    """Parse ``name: number |`` fields, up to the start of another process's line.
 
-    :param unread: takes the names of the fields that no number can be read from.
-    :returns: names and numbers as text; the text is empty for a time or a number with a unit where releases write
-        nothing
+    :param unread: list to which the names of fields without a readable number are appended.
+    :returns: names and numbers as text; the text is empty for a time or a number with a unit in a field
+        that upstream does not have
     """
     fields: list[tuple[bytes, bytes]] = []
-    # What follows the last bar is not a field, or one that was cut.
-    for part in block[start:end].split(b"|", _MOST_FIELDS)[:-1]:
+    # The text after the last bar is not a field, or an incomplete one.
+    parts = block[start:end].split(b"|", _MOST_FIELDS)[:-1]
+    last: int | None = None
+    for place, part in enumerate(parts):
         name, _, text = part.partition(b":")
         text = text.strip()
         if _is_number(text):
@@ -423,8 +441,14 @@ def read_fields(
             fields.append((worded[1], b""))
             continue
         named = _NAMED.match(part)
-        if named is None or _OTHER_LINE.search(part):
+        if _OTHER_LINE.search(part, named.end() if named and not place else 0):
             break
+        if named is None:
+            # part of a value that holds a bar, if more of upstream's fields follow
+            last = _last_upstreams(parts) if last is None else last
+            if place > last:
+                break
+            continue
         pair = _PAIR.fullmatch(text)
         if pair is not None:
             fields.append((named[1].strip(), pair[1]))
@@ -433,12 +457,24 @@ def read_fields(
     return fields
 
 
+def _last_upstreams(parts: list[bytes]) -> int:
+    """Return the position of the last of upstream's fields before another process's line, -1 without one."""
+    found: dict[bytes, int] = {}
+    for place, part in enumerate(parts):
+        if _OTHER_LINE.search(part, 1 if place else len(part)):
+            break
+        name = part.partition(b":")[0].strip()
+        if _is_upstreams(name) and found.setdefault(name, place) != place:
+            break  # another process's line without its beginning
+    return max(found.values(), default=-1)
+
+
 def _is_upstreams(name: bytes) -> bool:
     return name in _KNOWN or name.endswith((b"loss", b" value", b" PPL"))
 
 
 def read_time(raw: bytes | None) -> datetime | None:
-    """Read a time as Megatron writes it; None if it is none."""
+    """Parse a time in Megatron's format; None for other text."""
     if raw is None:
         return None
     try:
@@ -452,7 +488,19 @@ def _is_number(text: bytes) -> bool:
         float(text)
     except ValueError:
         return False
-    return True
+    return len(text) <= _LONGEST_NUMBER
+
+
+def _count(text: bytes) -> int | None:
+    """Return a whole number, also if it is written ``800.0`` or ``8e2``; None for other text."""
+    if text.isdigit():
+        count = int(text)
+    else:
+        number = float(text or b"nan")
+        if not number.is_integer():
+            return None
+        count = int(number)
+    return count if 0 <= count < _MOST_SAMPLES else None
 
 
 def _name(raw: bytes) -> str:

@@ -1,6 +1,6 @@
-"""Find a text in a block of lines, at most some times in each line.
+"""Find a text in a block of lines, a limited number of times in each line.
 
-A line that repeats the text a thousand times would make every reader of it look at the whole line as often.
+Otherwise a line that repeats the text a thousand times would be parsed a thousand times.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 MOST_HITS: Final = 8
-"""Records that run into one another in one line."""
+"""Maximum number of records that processes have written into one line."""
 
 
 class LineHits:
@@ -23,7 +23,7 @@ class LineHits:
     def __init__(self, block: bytes, needle: bytes) -> None:
         self._block, self._needle, self._hits = block, needle, 0
         self.end = -1
-        """Where the line of the last place ends."""
+        """End of the line of the last position."""
 
     def find(self, begin: int) -> int:
         """Return the next position from *begin* on, -1 without one; *begin* must not decrease between calls."""

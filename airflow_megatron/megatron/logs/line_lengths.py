@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 LONGEST_LINE: Final = 4096
-"""Bytes of a line that are looked at. A record of Megatron's has some hundreds."""
+"""Maximum number of bytes of a line that are parsed. A record of Megatron's has some hundreds."""
 
 
 def cut_lines(block: bytes, longest: int = LONGEST_LINE) -> bytes:
-    """Cut every line of a text after *longest* bytes.
+    """Truncate every line of a text after *longest* bytes.
 
     A line that is longer and rewrites itself (a progress bar) becomes one line for each of its states.
 

@@ -1,4 +1,4 @@
-"""Finding the byte of a log at which the line of a record begins."""
+"""Position in a log, in bytes, of the line of a record."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class LineStarts:
-    """The bytes of a log at which the lines of a chunk begin.
+    """The positions in a log, in bytes, of the lines of a chunk.
 
-    :param first: byte at which the line begins that the chunk continues with
-    :param chunk_at: byte of the chunk's beginning
-    :param chunk: the bytes
+    :param first: position of the line that the chunk continues
+    :param chunk_at: position of the chunk
+    :param chunk: the bytes of the chunk
     """
 
     def __init__(self, first: int, chunk_at: int, chunk: bytes) -> None:
@@ -37,10 +37,10 @@ def line_numbers(
 ) -> list[int]:
     """Return the line of each record in a block, from 0.
 
-    :param places: where the records stand in the rest, ascending; of a run as many as it has lines
+    :param places: positions of the records in the rest, ascending; for a run, one per line
     :param rest: the block without the runs, each replaced by one byte
-    :param block: whole lines
-    :param runs: place in the rest, first byte in the block and the one after the last
+    :param block: complete lines
+    :param runs: position in the rest, first byte in the block, and the byte after the last
     """
     numbers: list[int] = []
     todo = iter((*runs, (len(rest) + 1, 0, 0)))
@@ -53,7 +53,7 @@ def line_numbers(
             run_at, start, end = next(todo)
         line += rest.count(b"\n", at, place)
         at = place
-        if place == run_at:  # a line may hold two records
+        if place == run_at:  # a line may contain two records
             needle = block.find(NEEDLE, start, end)
             line += block.count(b"\n", start, needle)
             start = needle + len(NEEDLE)

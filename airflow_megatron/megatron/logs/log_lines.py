@@ -1,10 +1,10 @@
 """Streaming parser of the lines that Megatron writes to its log.
 
 It understands Megatron-LM ``core_v0.5.0`` to the 0.20 development branch (``megatron/training/training.py``,
-``checkpointing.py``, ``utils.py``, ``theoretical_memory_usage.py``) and Megatron-DeepSpeed. A log is bytes:
-it may hold text of several processes, torn and doubled lines, prefixes such as ``[default0]:`` and bytes that
-are not UTF-8. So lines are never matched from their start: the parser looks for the fixed part of each line
-and reads on from there.
+``checkpointing.py``, ``utils.py``, ``theoretical_memory_usage.py``) and Megatron-DeepSpeed. A log consists of bytes.
+It may contain text of several processes, incomplete and merged lines, prefixes such as ``[default0]:`` and bytes that
+are not UTF-8. Lines are therefore never matched from their start: the parser searches the fixed part of each line and
+continues from there.
 
 >>> parser = LogParser()
 >>> parser.feed(b" [2025-10-11 19:28:56] iteration        1/     100 | consumed samples:            4 |")
@@ -59,11 +59,11 @@ RECORD_LINES_ERE: Final = "|".join(
         r"Traceback \(most recent call last\)",
     )
 )
-"""POSIX extended regular expression (``grep -aE``) of every line that can hold a record."""
+"""POSIX extended regular expression (``grep -aE``) of every line that can contain a record."""
 
 _LONGEST_MESSAGE: Final = 2000
 _LONGEST_TRACEBACK: Final = 2000
-"""Lines, without a word of an error, after which a traceback is over."""
+"""Number of lines without an error after which a traceback has ended."""
 
 
 class MarkerKind(StrEnum):
@@ -82,7 +82,7 @@ class MarkerKind(StrEnum):
 
 
 class ErrorKind(StrEnum):
-    """Where an error line comes from."""
+    """The source of an error line."""
 
     EXCEPTION = "exception"
     CUDA_OUT_OF_MEMORY = "cuda_oom"
@@ -92,14 +92,14 @@ class ErrorKind(StrEnum):
 
 
 class ValidationRecord(NamedTuple):
-    """One ``validation loss at …`` line: during training, or of the final validation or test set."""
+    """One ``validation loss at …`` line: during training, or for the final validation or test set."""
 
     iteration: int | None
-    """None for the wording of older releases, ``validation loss at the end of training for …``."""
+    """The iteration; None for the wording of older releases, ``validation loss at the end of training for …``."""
     split: str
     """``validation`` or ``test``."""
     dataset: str | None
-    """Name or index of the set when there are several (``--multiple-validation-sets``)."""
+    """Name or index of the set if there are several (``--multiple-validation-sets``)."""
     final: bool
     losses: dict[str, float]
     perplexities: dict[str, float]
@@ -111,7 +111,7 @@ class ValidationRecord(NamedTuple):
 
 
 class MarkerRecord(NamedTuple):
-    """One ``[<text>] datetime: <time>`` line; ``iteration`` and ``minutes`` where the text has them."""
+    """One ``[<text>] datetime: <time>`` line; ``iteration`` and ``minutes`` if the text has them."""
 
     kind: MarkerKind
     text: str
@@ -121,7 +121,7 @@ class MarkerRecord(NamedTuple):
 
 
 class MemoryRecord(NamedTuple):
-    """One ``[Rank R] (<when>) memory (MB) | …`` line; sizes in MB as the line gives them."""
+    """One ``[Rank R] (<when>) memory (MB) | …`` line; sizes in MB, as in the line."""
 
     rank: int
     when: str
@@ -134,8 +134,8 @@ class MemoryRecord(NamedTuple):
 class ParameterCount(NamedTuple):
     """One line with a number of parameters.
 
-    ``scope`` is ``rank`` (exact count on one model-parallel rank, ``ranks`` its coordinates), ``total``,
-    ``active``, ``transformer block``, ``embedding layers`` or ``most loaded shard`` (rounded: printed in
+    ``scope`` is ``rank`` (exact count on one model-parallel rank, ``ranks`` its coordinates), ``total``, ``active``,
+    ``transformer block``, ``embedding layers`` or ``most loaded shard`` (rounded, because they are printed in
     billions).
     """
 
@@ -145,7 +145,7 @@ class ParameterCount(NamedTuple):
 
 
 class ErrorRecord(NamedTuple):
-    """One line about an error: an exception's last line, a usage error, a word from Slurm."""
+    """One line about an error: the last line of an exception, a usage error, a message from Slurm."""
 
     kind: ErrorKind
     exception: str | None
@@ -162,15 +162,15 @@ Record: TypeAlias = (
     | ErrorRecord
 )
 
-# A log may hold anything. So every expression here takes time in proportion to the text that it looks at: what repeats
-# is bounded, or cannot match in two ways; and it looks at a window around the words that were found.
+# A log may contain any text. The time of every expression here is therefore proportional to the searched text:
+# repetitions are bounded, or cannot match in two ways, and the text is a window around the found words.
 _VALIDATION_HEAD = re.compile(
     rb"validation(?:-(?P<dataset>[^|\n]{1,256}?))? loss at "
     rb"(?:iteration\s{1,16}(?P<iteration>\d{1,18})|the end of training)"
     rb"(?: on (?P<set>validation|test) set| for (?P<data>val|validation|test) data)? \|"
 )
 _LONGEST_VALIDATION_HEAD: Final = 96
-"""Bytes of it from `` loss at `` on."""
+"""Number of bytes of such a line from `` loss at `` on."""
 _MARKER = re.compile(rb"\[([^\[\]\n]*)\Z")
 _MARKER_TIME = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)")
 _RANDOM_START = b"will not load any checkpoints and will start from random"
@@ -215,15 +215,15 @@ _EXIT_MARKERS: Final = (
 
 
 class LogParser:
-    """Turns the bytes of one log, in chunks of any size, into records.
+    """Parser of one log, fed in chunks of any size.
 
-    The records come out in the order of the log. A record is given out when its line is complete.
+    Records are returned in the order of the log, as soon as their lines are complete.
     """
 
     def __init__(self, begin: int = 0) -> None:
-        """Start at the beginning of a log, or at any line of it.
+        """Initialize at the beginning of a log, or at any line of it.
 
-        :param begin: the byte of the log that the first chunk begins with
+        :param begin: position of the first chunk in the log, in bytes
         """
         self._pending = b""
         self._line_at = self._chunk_at = begin
@@ -235,22 +235,22 @@ class LogParser:
 
     @property
     def unread_lines(self) -> int:
-        """Number of iteration lines so far that could not be read, or not all of their fields."""
+        """Number of iteration lines so far that could not be parsed completely."""
         return self._iterations.unread_lines
 
     def feed(self, chunk: bytes) -> list[Record]:
-        """Take the next bytes of the log.
+        """Parse the next bytes of the log.
 
-        :param chunk: any number of bytes, cut anywhere.
-        :returns: the records of the lines that are complete now.
+        :param chunk: any number of bytes, cut at any position.
+        :returns: the records of the lines that are now complete.
         """
         return [record for _, record in self._scan(self._block(chunk))]
 
     def feed_placed(self, chunk: bytes) -> list[tuple[int, Record]]:
-        """Take the next bytes of the log; return each record with the byte of the log that its line begins at.
+        """Parse the next bytes of the log; return each record with the position of its line in the log, in bytes.
 
-        The place of a record in a line of more than :data:`.line_lengths.LONGEST_LINE` bytes, or after one in the same
-        chunk, may be that of another line.
+        The position of a record in a line of more than :data:`.line_lengths.LONGEST_LINE` bytes, or after such a line
+        in the same chunk, may be that of another line.
         """
         first, chunk_at = self._line_at, self._chunk_at
         block = self._block(chunk)
@@ -262,11 +262,11 @@ class LogParser:
         return [(starts[line], record) for line, (_, record) in zip(lines, found, strict=True)]
 
     def finish(self) -> list[Record]:
-        """Take the end of the log: the records of a last line without a newline."""
+        """Parse the end of the log; return the records of a last line without a newline."""
         return [record for _, record in self.finish_placed()]
 
     def finish_placed(self) -> list[tuple[int, Record]]:
-        """Take the end of the log; return records as :meth:`feed_placed` does."""
+        """Parse the end of the log; return records like :meth:`feed_placed`."""
         block, self._pending = self._pending, b""
         return [(self._line_at, record) for _, record in self._scan(block)]
 
@@ -283,12 +283,12 @@ class LogParser:
         return cut_lines(block)
 
     def _scan(self, block: bytes) -> list[tuple[int, Record]]:
-        """Return the records of whole lines, each with its place in :attr:`_rest`."""
+        """Return the records of complete lines, each with its position in :attr:`_rest`."""
         if not block:
             return []
         for trainer in (*self._dialects,):
             worded = trainer.in_megatrons_words(block)
-            # whole logs are of one wording: looking for the other ones again and again costs a tenth of the time
+            # a log has only one of the wordings: searching the others in each block would take a tenth of the time
             if worded is block and NEEDLE in block:
                 self._dialects.remove(trainer)
             block = worded
@@ -329,7 +329,7 @@ class LogParser:
             record = self._read_error(block[start:end])
             if record is not None:
                 found.append((start, record))
-            # An exception of any name ends a traceback, so the lines of an open one are all looked at.
+            # An exception of any name ends a traceback, so all lines of an open traceback are parsed.
             while self._open_tracebacks and end < len(block):
                 start, end = end + 1, block.find(b"\n", end + 1)
                 end = end if end >= 0 else len(block)
@@ -390,9 +390,9 @@ def parse_log(data: bytes) -> list[Record]:
 def merge_iterations(records: Iterable[Record]) -> list[IterationRecord]:
     """Collect the iterations of one training run from the records of all its attempts.
 
-    A run that is restarted goes back to its last checkpoint and logs the iterations after it again; what the
-    earlier attempt logged for them is no longer part of the run. So each iteration at or before the previous
-    one drops everything logged from there on, and a loaded checkpoint everything after its own iteration.
+    A restarted run continues from its last checkpoint and logs the iterations after it again; the earlier records of
+    these iterations are no longer part of the run. An iteration at or before the previous one therefore removes all
+    records from there on, and a loaded checkpoint removes all records after its own iteration.
 
     :param records: records of the attempts' logs, oldest attempt first.
     :returns: at most one record per iteration, in ascending order.
@@ -407,7 +407,7 @@ def merge_iterations(records: Iterable[Record]) -> list[IterationRecord]:
                 resume_at = 0
         elif isinstance(record, IterationRecord):
             limit = record.iteration - 1
-            # Before the first iteration after a load nothing is dropped: the attempt may never get that far.
+            # Remove nothing before the first iteration after a load, which the attempt may never reach.
             if resume_at is not None:
                 limit, resume_at = min(limit, resume_at), None
             while kept and kept[-1].iteration > limit:
@@ -500,7 +500,7 @@ def _read_memory(block: bytes, at: int, end: int) -> MemoryRecord | None:
 
 
 def _read_parameters(block: bytes, at: int, end: int) -> ParameterCount | None:
-    # the needle lacks the first letter: it is a capital one in some releases
+    # the needle lacks the first letter, which some releases capitalise
     match = _RANK_PARAMETERS.match(block, max(0, at - 1), end)
     if match is not None:
         ranks = tuple(int(rank) for rank in match.group(1).split(b","))

@@ -1,7 +1,7 @@
-"""Noticing a training that begins anew although there was a checkpoint to load.
+"""Detection of a training that starts from scratch although a checkpoint exists.
 
 Megatron prints ``WARNING: could not find the metadata file …`` and ``will not load any checkpoints and will start from
-random``, and trains: from the next save on the checkpoints of the run are overwritten (upstream
+random``, and trains. The next saves overwrite the checkpoints of the run (upstream
 ``megatron/training/checkpointing.py``, all releases from core_v0.5.0).
 """
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class ResumeCheck:
-    """Reads the records of one attempt's log from its beginning.
+    """Checker of the records of one attempt's log, from its beginning.
 
-    :param expected: iteration of the checkpoint that it has to begin with; 0: any beginning is right
+    :param expected: iteration of the checkpoint that the attempt must load; 0 accepts any start
     """
 
     def __init__(self, expected: int) -> None:
@@ -29,7 +29,7 @@ class ResumeCheck:
     def read(self, records: Iterable[Record]) -> str | None:
         """Add new records; return the problem, None without one.
 
-        The first record that shows how training began decides, once and for all.
+        The first record that shows how training began is decisive.
         """
         for record in records:
             if not self._expected:
@@ -50,5 +50,5 @@ class ResumeCheck:
         expected, self._expected = self._expected, 0
         return (
             f"it began from scratch although iteration {expected} has a complete checkpoint: {what}; "
-            "going on would overwrite the checkpoints"
+            "continuing would overwrite the checkpoints"
         )

@@ -1,4 +1,4 @@
-"""One training run, put together from the records of all its attempts."""
+"""One training run, combined from the records of all its attempts."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class TrainingRun:
     :param parameters: number of parameters of the model, or None if no log has it
     :param markers: the markers of all attempts, in order
     :param errors: the errors of all attempts, in order
-    :param loaded: iteration of the checkpoint that it loaded before it logged its first iteration, None for none
-    :param first: the iteration that it logged first
+    :param loaded: iteration of the checkpoint that it loaded before its first logged iteration, None for none
+    :param first: the first logged iteration
     """
 
     iterations: tuple[IterationRecord, ...]
@@ -47,7 +47,8 @@ class TrainingRun:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> TrainingRun:
-        """Put a run together.
+        """Combine a run.
+
 
         :param records: records of its attempts' logs, oldest attempt first.
         :returns: the run; every part of it may be empty.
@@ -77,8 +78,8 @@ class TrainingRun:
     def train_loss(self) -> float | None:
         """Training loss at the end (nats per token).
 
-        The mean over the last twentieth of the logged iterations, ten at most: one batch alone is noise.
-        None if the run ended in NaN.
+        This is the mean over the last twentieth of the logged iterations, at most ten, to reduce the noise of single
+        batches. None if the run ended in NaN.
         """
         if not self.iterations or self.iterations[-1].is_nan:
             return None
@@ -90,11 +91,11 @@ class TrainingRun:
         """Return the last loss (nats per token) on a held-out set.
 
         :param split: ``validation`` or ``test``.
-        :returns: of the final evaluation where there was one, else the latest during training.
+        :returns: the loss of the final evaluation, or without one the latest during training.
         """
         of_split = [record for record in self.validations if record.split == split]
         finals = [record for record in of_split if record.final]
-        # Several sets of one split: the first stands for the run, as in Megatron's own blended loss.
+        # Of several sets of one split, the first represents the run, as in Megatron's blended loss.
         chosen = finals or of_split
         if not chosen:
             return None
@@ -107,7 +108,7 @@ class TrainingRun:
         :param seq_length: tokens per sample.
         :returns: tokens per second of the whole job; None without timings.
         """
-        # The first logged iteration of an attempt includes warming up.
+        # The first logged iteration of an attempt includes the warm-up.
         speeds = [
             record.global_batch_size * seq_length * 1000 / record.elapsed_ms
             for record in self.iterations[1:] or self.iterations
@@ -135,8 +136,8 @@ def _parameters(records: Sequence[Record]) -> int | None:
                 per_rank[record.ranks] = record.parameters
             elif record.scope == "total" and record.parameters:
                 total = record.parameters
-    # The ranks' counts are exact but hold what tensor parallelism replicates (norms) several times; the total
-    # is printed with two decimals in billions, which is nothing for a small model.
+    # The ranks' counts are exact, but count parameters that tensor parallelism replicates (norms) several
+    # times; the total is printed with two decimals in billions, which is too coarse for a small model.
     if len(per_rank) == 1 or (per_rank and (total is None or total < 1_000_000_000)):
         return sum(per_rank.values())
     return total

@@ -1,5 +1,5 @@
-"""Rules as data: the arguments that a rule reads, its condition, and the hint.
+"""Rules as data: the arguments that a rule reads, its condition, and its hint.
 
 Imports ``arguments``.
-``validation`` holds the rules themselves; others use ``command_line`` and ``problem``.
+``validation`` defines the rules; other packages use ``command_line`` and ``problem``.
 """

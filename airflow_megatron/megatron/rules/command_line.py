@@ -1,8 +1,8 @@
 """Read a command line the way a release's ``argparse`` parser does.
 
-Upstream builds its parser with ``allow_abbrev=False``: a shortened flag is unknown. Building the real
-``argparse`` parser and running it costs milliseconds per command line (hundreds of arguments); a sweep has
-thousands of jobs, so this module follows the same algorithm over the argument table.
+Upstream builds its parser with ``allow_abbrev=False``, so abbreviated flags are unknown. Building the real
+``argparse`` parser and running it costs milliseconds per command line (hundreds of arguments); a sweep has thousands
+of jobs, so this module follows the same algorithm over the argument table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Option:
 
 
 class CommandLineReader:
-    """Reads command lines for one argument table."""
+    """Parser of command lines for one argument table."""
 
     def __init__(self, table: ArgumentTable) -> None:
         """Prepare every flag of the table."""
@@ -65,10 +65,11 @@ class CommandLineReader:
                 self._options[flag] = _Option(argument, constant, _converter(argument), choices)
 
     def read(self, argv: Sequence[str]) -> tuple[dict[str, Any], list[ArgumentProblem]]:
-        """Read a command line.
+        """Parse a command line.
+
 
         :param argv: the tokens after the program's name.
-        :returns: the values that were given, by ``dest``, and what the parser would refuse.
+        :returns: the given values by ``dest``, and the problems for which the parser would refuse it.
         """
         options = self._options
         values: dict[str, Any] = {}
@@ -105,7 +106,7 @@ class CommandLineReader:
             if attached is not None:
                 words: Sequence[str] = (attached,)
             elif option.argument.nargs is None and position < end and argv[position][:1] not in ("-", ""):
-                words = (argv[position],)  # the usual case, without the questions below
+                words = (argv[position],)  # the usual case, without the checks below
                 position += 1
             else:
                 wanted = option.argument.nargs
@@ -124,15 +125,15 @@ class CommandLineReader:
         return values, problems
 
     def takes(self, flag: str, word: str) -> bool:
-        """Return whether a flag takes a word as its only value, anywhere on a command line."""
+        """Return whether a flag accepts a word as its only value, at any position of a command line."""
         option = self._options[flag]
         simple = option.constant is None and option.argument.nargs is None and word[:1] not in ("-", "")
         return simple and _read_values(option, flag, (word,), {}) is None
 
     def places_of_values(self, words: Sequence[str], read: Collection[str]) -> Iterator[int]:
-        """Yield the places of single values on a command line, except those of some arguments.
+        """Yield the positions of single values on a command line, except those of some arguments.
 
-        :param read: ``dest`` of the arguments that are left out
+        :param read: ``dest`` of the excluded arguments
         """
         for place, flag in enumerate(words[:-1], start=1):
             option = self._options.get(flag)
@@ -140,7 +141,7 @@ class CommandLineReader:
                 yield place
 
     def _is_option(self, token: str) -> bool:
-        """Does argparse take a token for an option (``ArgumentParser._parse_optional``)."""
+        """Return whether argparse reads a token as an option (``ArgumentParser._parse_optional``)."""
         if not token.startswith("-"):
             return False
         if token in self._options:
@@ -177,7 +178,7 @@ class CommandLineReader:
 
 @functools.cache
 def reader(table: ArgumentTable) -> CommandLineReader:
-    """Return the reader for a table, made once."""
+    """Return the cached parser for a table."""
     return CommandLineReader(table)
 
 
@@ -236,7 +237,7 @@ def _member(names: Sequence[str], text: str) -> str:
 
 
 def layer_pattern(text: str) -> Any:
-    """Read a layer pattern: a number, or a list expression such as ``([0]*3+[1])*2``.
+    """Parse a layer pattern: a number, or a list expression such as ``([0]*3+[1])*2``.
 
     :raises ValueError: if it is neither (upstream's ``_eval_pattern``).
     """

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import Formatter
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.rules.argument_problem import ArgumentProblem
+from airflow_megatron.megatron.rules.noted_settings import read_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -24,13 +26,13 @@ class Rule:
     """One assertion of upstream.
 
     :param name: short, stable name
-    :param broken: True when the settings break the rule
-    :param message: what is wrong; ``{name}`` stands for a setting's value
+    :param broken: returns whether the settings violate the rule
+    :param message: the problem; ``{name}`` is replaced by a setting's value
     :param hint: what to write instead, as text with ``{name}`` or as a function of the settings
     :param source: upstream file and function
     :param since: first release (major, minor) that has the rule
     :param until: first release that no longer has it
-    :param final: stop here: later rules cannot be asked when this one is broken
+    :param final: whether later rules cannot be checked if this one is violated
     """
 
     name: str
@@ -43,14 +45,16 @@ class Rule:
     final: bool = False
 
     def problem(self, settings: Settings) -> ArgumentProblem:
-        """Return the message for settings that break the rule."""
+        """Return the message for settings that violate the rule."""
         hint = self.hint(settings) if callable(self.hint) else self.hint.format_map(vars(settings))
-        return ArgumentProblem(self.name, self.message.format_map(vars(settings)), hint, self.source)
+        shown = tuple(field for _, field, *_ in Formatter().parse(self.message) if field)
+        message, read = self.message.format_map(vars(settings)), read_by(self.broken, settings)
+        return ArgumentProblem(self.name, message, hint, self.source, shown, read)
 
 
 @dataclass(frozen=True, slots=True)
 class Derive:
-    """A step between rules that sets the values that upstream derives from the arguments at that place.
+    """A step between rules that sets values which upstream derives from the arguments at that point.
 
     :param step: changes the settings
     :param since: first release (major, minor) that does it
@@ -66,7 +70,7 @@ Topic = tuple["Rule | Derive", ...]
 
 
 class RuleBook:
-    """Topics in upstream's order, ready to be asked for any release."""
+    """Topics in upstream's order, for any release."""
 
     def __init__(self, topics: Iterable[Topic]) -> None:
         """Concatenate the topics."""
@@ -77,10 +81,11 @@ class RuleBook:
         return iter(self._items)
 
     def broken_by(self, settings: Settings) -> list[ArgumentProblem]:
-        """Ask every rule, in order.
+        """Check every rule, in order.
+
 
         :param settings: the values; derivations change them.
-        :returns: what is broken, up to the first rule without which later ones cannot be asked.
+        :returns: the violated rules, up to the first ``final`` one.
         """
         problems: list[ArgumentProblem] = []
         for call, rule in self._of(settings.release[:2]):

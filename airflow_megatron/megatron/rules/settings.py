@@ -45,8 +45,8 @@ class Machine:
         Blackwell)
     :param environment: environment variables of the job
     :param packages: optional Python packages that are installed, by import name
-    :param device: ``cpu`` where ``Megatron-LM/upstream_on_cpu.py`` starts the training
-    :param is_complete: Transformer Engine is known to be missing where it is not named, as a cluster profile says it
+    :param device: ``cpu`` if ``Megatron-LM/upstream_on_cpu.py`` starts the training
+    :param is_complete: whether Transformer Engine is certainly missing if it is not named, as in a cluster profile
     :raises ValueError: by :meth:`of`, for a version or capability that is not a number
     """
 
@@ -66,7 +66,7 @@ class Machine:
         environment: Mapping[str, object] | None = None,
         packages: Iterable[str] = (),
     ) -> Machine:
-        """Return the machine that text describes.
+        """Return the machine described by strings.
 
         :param transformer_engine: ``2.8`` or ``2.8.0.dev0+abc``; None for none
         :param compute_capability: ``9`` or ``9.0``; None for 9
@@ -111,7 +111,7 @@ class Settings:
             """Replace the value of an argument, as upstream does when it derives one from others."""
 
     def __init__(self, release: str, values: Mapping[str, Any], world_size: int, machine: Machine) -> None:
-        """Fill in the release's defaults under the given values."""
+        """Add the release's defaults for values that are not given."""
         content = self.__dict__
         content.update(_defaults(release))
         content.update(values)
@@ -129,7 +129,7 @@ class Settings:
 
 @functools.cache
 def release_number(release: str) -> tuple[int, ...]:
-    """Read the version out of a tag: ``core_v0.16.1`` → ``(0, 16, 1)``."""
+    """Return the version in a tag: ``core_v0.16.1`` → ``(0, 16, 1)``."""
     return tuple(int(part) for part in release.rpartition("v")[2].split(".") if part.isdigit())
 
 

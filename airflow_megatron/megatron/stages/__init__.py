@@ -1,5 +1,5 @@
-"""The stage kinds of this package, a class each; see :mod:`airflow_megatron.spec.model.stage_kinds`.
+"""The stage kinds of this package, one class each; see :mod:`airflow_megatron.spec.model.stage_kinds`.
 
-Imports ``arguments`` and ``commands``.
-Others get them by name from ``STAGE_KINDS``; kinds of other packages may extend ``TrainerStage``, ``CheckpointStage``.
+Imports ``arguments``, ``trainers``, ``commands`` and ``spec``.
+Other packages find them by name in ``STAGE_KINDS``; their own kinds may extend ``TrainerStage`` or ``CheckpointStage``.
 """

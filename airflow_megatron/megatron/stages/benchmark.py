@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.commands.trainer_stage import TrainerStage
+from airflow_megatron.spec.model.stage_kinds import StageProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
     from airflow_megatron.spec.model.jobs import Job
 
@@ -28,8 +31,21 @@ class Benchmark(TrainerStage):
     def final_arguments(
         self, job: Job, arguments: dict[str, Any], given: frozenset[str], table: ArgumentTable
     ) -> dict[str, Any]:
-        """Drop TensorBoard's files where W&B does not need them."""
+        """Remove TensorBoard's files unless W&B needs them."""
         if not arguments.get("wandb_project"):
-            # upstream sends nothing to W&B that it does not write for TensorBoard
+            # upstream sends to W&B only values that it writes for TensorBoard
             arguments["tensorboard_dir"] = job.params.get("tensorboard_dir")
         return arguments
+
+    def problems(self, job: Job) -> Iterator[StageProblem]:
+        """Yield a benchmark of which every iteration is excluded from the measurement."""
+        iterations, skipped = job.params.get("train_iters"), job.measure.get("skip", 0)
+        measured = "--train-iters" in job.command and job.expect is None  # not a command of its own
+        if measured and isinstance(iterations, int) and skipped >= iterations:
+            yield StageProblem(
+                "skip",
+                ("train_iters",),
+                f"skip excludes the first {skipped} of {iterations} iterations: nothing is measured",
+                f"skip: {iterations // 10}, or more iterations",
+                warning=True,
+            )

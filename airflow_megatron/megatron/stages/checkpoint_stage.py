@@ -1,4 +1,4 @@
-"""Stages that work on checkpoints, or on the models made of them: on one, on each as it comes, or in several runs."""
+"""Stages that process checkpoints or converted models: one, each when it is saved, or those of several runs."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class CheckpointStage(StageKind):
     """A stage that processes checkpoints or models; a subclass defines the command and its output."""
 
     def one_command(self, job: Job, cluster: ClusterProfile, iteration: int | str) -> tuple[str, ...]:
-        """Return the command that works on one checkpoint.
+        """Return the command that processes one checkpoint.
 
-        :param iteration: of the checkpoint, or ``{iteration}`` where a number is put in its place
+        :param iteration: iteration of the checkpoint, or ``{iteration}`` as a placeholder
         """
         raise NotImplementedError(f"{type(self).__name__} has no command")
 
     def found_in(self, iteration: int | str) -> str:
-        """Return how a checkpoint is recognised below the ``{directory}`` of a run outside the sweep."""
+        """Return the path pattern of a checkpoint below the ``{directory}`` of a run outside the sweep."""
         return "{directory}"
 
     def check_one(self, job: Job) -> None:
-        """Check a job that works on one checkpoint.
+        """Check a job that processes one checkpoint.
 
-        :raises CommandError: for what it cannot work on
+        :raises CommandError: for a checkpoint that it cannot process
         """
 
     def command(self, job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
-        """Return the command that works on the job's checkpoint, on each, or on those of several runs."""
+        """Return the command that processes the job's checkpoint, each checkpoint, or those of several runs."""
         if job.source is not None and job.source.is_pattern:
             return self._runs_command(job, job.source, cluster)
         fresh = _each_checkpoint(job)

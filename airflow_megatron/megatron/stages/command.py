@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Command(StageKind):
-    """A command; it may train, and then its checkpoints are watched too."""
+    """A command; if it trains, its checkpoints are watched too."""
 
     needs_command = True
     reports_checkpoints = True
 
     def command(self, job: Job, cluster: ClusterProfile) -> NoReturn:
-        """Refuse a job that has none."""
+        """Refuse a job without a command."""
         message = f"stage {job.stage} ({job.kind}) needs a command; write command: [python, …]"
         raise CommandError("command", message)

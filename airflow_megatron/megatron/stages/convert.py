@@ -48,7 +48,7 @@ class Convert(CheckpointStage):
         )
 
     def done(self, layout: RunLayout, iteration: int | str) -> str:
-        """Return the mark of a converted checkpoint."""
+        """Return the file that marks a converted checkpoint."""
         return layout.converted_mark(iteration)
 
     def check_one(self, job: Job) -> None:
@@ -67,6 +67,6 @@ class Convert(CheckpointStage):
             yield StageProblem(
                 "converter",
                 ("converter",),
-                f"{converter} converts on a GPU, and the job asks for none",
+                f"{converter} converts on a GPU, and the job requests none",
                 "set slurm: {gpus_per_node: 1}, or leave converter out",
             )

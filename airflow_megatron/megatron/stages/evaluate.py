@@ -60,7 +60,7 @@ class Evaluate(CheckpointStage):
         return layout.evaluation(iteration)
 
     def problems(self, job: Job) -> Iterator[StageProblem]:
-        """Yield an evaluation that vLLM spreads over more GPUs than there are."""
+        """Yield an evaluation for which vLLM needs more GPUs than requested."""
         if job.params.get("eval_backend") != "vllm":
             return
         gpus = 1 if job.slurm.gpus_per_node is None else job.slurm.gpus_per_node
@@ -69,7 +69,7 @@ class Evaluate(CheckpointStage):
             yield StageProblem(
                 "eval_backend",
                 ("eval_backend",),
-                f"vllm runs on {needs} GPU{'s' if needs > 1 else ''}, and the job asks for {gpus}",
+                f"vllm runs on {needs} GPU{'s' if needs > 1 else ''}, and the job requests {gpus}",
                 f"set slurm: {{gpus_per_node: {needs}}}, or other eval_backend_arguments",
             )
 

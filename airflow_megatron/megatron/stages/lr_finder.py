@@ -18,7 +18,7 @@ class LrFinder(TrainerStage):
     reported_as = "search"
 
     def default_arguments(self, job: Job, table: ArgumentTable) -> dict[str, Any]:
-        """Start anew with every attempt, and write the curve instead of checkpoints."""
+        """Start every attempt from scratch, and write the curve instead of checkpoints."""
         return {"save": job.run_dir, "load": None, "exit_signal_handler": None, "lr_finder": True}
 
     def final_arguments(

@@ -26,7 +26,7 @@ _TOKENIZER_FILES: Final = (
     *("tokenizer*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "special_tokens_map.json"),
     *("added_tokens.json", "chat_template*", "config.json", "*.py"),
 )
-#: Param → what an item of it is called; its keys besides the first, which a plain text stands for.
+#: Param → name of its items; their keys after the first one, which may be given as plain text.
 _KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "models": ("model", ("revision", "files")),
     "tokenizers": ("tokenizer", ("revision",)),
@@ -84,7 +84,7 @@ def prefetched_home(job: Job, cluster: ClusterProfile) -> str:
 def prefetched_items(job: Job) -> list[dict[str, Any]]:
     """Return the items of a job as arguments of ``prefetch.py``.
 
-    :raises CommandError: for a param that is wrong, or if there is none
+    :raises CommandError: for an invalid param, or without any item
     """
     items = [
         _with_key(_item(job, param, given))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Train(TrainerStage):
-    """A training, which makes checkpoints and continues from them."""
+    """A training, which saves checkpoints and continues from them."""
 
     trains = True
     reports_checkpoints = True
@@ -22,11 +22,12 @@ class Train(TrainerStage):
     def final_arguments(
         self, job: Job, arguments: dict[str, Any], given: frozenset[str], table: ArgumentTable
     ) -> dict[str, Any]:
-        """Drop the checkpoints of a training that the spec wants none of (``save_interval: 0``)."""
+        """Disable the checkpoints of a training whose spec wants none (``save_interval: 0``)."""
         leaves_out = trainer_called(job.trainer).leaves_out_saving
         if leaves_out and "save" not in given and _saves_nothing(arguments):
-            # as a command line without --save: nothing is loaded again, and a signal ends it
-            arguments |= dict.fromkeys(("save", "load", "exit_signal_handler", "save_interval"))
+            # like a command line without --save: no checkpoint is loaded, and a signal ends the job
+            dropped = {"save", "load", "exit_signal_handler"} - given
+            arguments |= dict.fromkeys((*dropped, "save_interval"))
         return arguments
 
 

@@ -23,42 +23,44 @@ INDEX_CACHE_STARTER: Final = "upstream_index_cache.py"
 
 
 class MegatronTrainer(Trainer):
-    """A trainer whose command line is Megatron's, or much like it. It holds no state: one object serves all jobs."""
+    """A trainer with a command line like that of Megatron. It has no state: one object serves all jobs."""
 
     checked_by: ClassVar[Literal["upstream_rules", "program", "nothing"]] = "nothing"
-    """What is asked before submission whether it takes a command line: the rules of the Megatron release, or this
-    project's ``check_arguments.py``. What the rules know of data sets is checked of the other trainers too."""
+    """The check of command lines before submission: the rules of the Megatron release, or this project's
+    ``check_arguments.py``. The rules about data sets are also checked for the other trainers."""
     keeps_bounds: ClassVar[bool] = False
-    """It continues with the bounds of the learning rate that a checkpoint holds, or refuses others."""
+    """Whether it continues with the bounds of the learning rate in a checkpoint, or refuses others."""
+    loads_sgd: ClassVar[bool] = True
+    """Whether it loads the state of SGD from its checkpoints in the format ``torch_dist``."""
     refuses_long_decay: ClassVar[bool] = False
-    """It ends when the WSD decay is longer than the schedule; others begin in the middle of the decay."""
+    """Whether it fails if the WSD decay is longer than the schedule; others begin in the middle of the decay."""
     leaves_out_saving: ClassVar[bool] = True
-    """``save_interval: 0`` means no checkpoints at all."""
+    """Whether ``save_interval: 0`` means no checkpoints."""
     evaluates_at_end: ClassVar[bool] = True
-    """Its log shows a loss on the test set at the end, where the arguments ask for one."""
+    """Whether its log shows a loss on the test set at the end, if the arguments request one."""
     shares_index_cache: ClassVar[bool] = False
-    """Its jobs may build the index files of their data in one folder at the same time: without a ``data_cache_path`` of
-    the user's they get that of their sweep."""
+    """Whether its jobs may build the index files of their data in one folder at the same time; without a
+    ``data_cache_path`` in the spec, they use that of their sweep."""
     not_converted: ClassVar[str] = ""
-    """Why the converter does not read its checkpoints, and what to do instead; empty if it does."""
+    """Why the converter cannot read its checkpoints, and what to do instead; empty if it can."""
     no_estimates: ClassVar[str] = ""
     """Why memory and time are not estimated; empty if they are."""
 
     def table(self, release: str, entry: str | None) -> ArgumentTable:
-        """Return the arguments that it takes: the file ``arguments.json`` beside its class, when not overridden.
+        """Return its arguments; default: the file ``arguments.json`` beside its class.
 
         :param release: the Megatron release of the sweep
-        :param entry: the script that ``entry:`` names, None for its own of GPT
+        :param entry: the script in ``entry:``, None for its script for GPT
         :raises ArgumentError: if the release has no such script
         """
         return read_table(Path(inspect.getfile(type(self))).with_name("arguments.json"))
 
     def search_table(self, table: ArgumentTable) -> ArgumentTable:
-        """Return its table with the options of a search for a learning rate, where they are not among its own."""
+        """Return its table with the options of a search for a learning rate, if its own table lacks them."""
         return table
 
     def parser_name(self, table: ArgumentTable, release: str) -> str:
-        """Return what messages call the parser of its arguments."""
+        """Return the name of its argument parser in messages."""
         return release
 
     def default_arguments(self, job: Job) -> dict[str, Any]:
@@ -66,19 +68,19 @@ class MegatronTrainer(Trainer):
         return {}
 
     def missing_arguments(self, table: ArgumentTable) -> dict[str, Any]:
-        """Return values of arguments that have no default and must be given, unless the kind of stage gives them."""
+        """Return values of required arguments without a default, unless the kind of stage sets them."""
         return {}
 
     def search_arguments(self, job: Job, arguments: dict[str, Any], table: ArgumentTable) -> dict[str, Any]:
         """Return the arguments of a search for a learning rate.
 
-        :param arguments: those that a training would get
-        :raises CommandError: if they do not fit a search
+        :param arguments: the arguments of a training
+        :raises CommandError: if they are not possible in a search
         """
         return arguments
 
     def written_arguments(self, job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments with the paths of files in place of what :meth:`files` writes into them."""
+        """Return the arguments with the paths of the files that :meth:`files` writes."""
         return arguments
 
     @abstractmethod
@@ -89,7 +91,7 @@ class MegatronTrainer(Trainer):
 
         :param arguments: name → value, with all defaults
         :raises ArgumentError: for an argument that is unknown or of the wrong type
-        :raises CommandError: for what else is missing
+        :raises CommandError: if something else is missing
         """
 
     def launches_itself(self, job: Job, cluster: ClusterProfile) -> bool:
@@ -99,19 +101,19 @@ class MegatronTrainer(Trainer):
     def files(self, job: Job, arguments: Mapping[str, Any], table: ArgumentTable) -> dict[str, str]:
         """Return the files that a job's script writes before the command starts: path → text.
 
-        :raises ArgumentError: for arguments that do not fit together
+        :raises ArgumentError: for inconsistent arguments
         """
         return {}
 
     def program_name(self, release: str) -> str:
-        """Return what messages call its checkout."""
+        """Return the name of its checkout in messages."""
         return f"Megatron-LM {release}"
 
 
 def trainer_called(name: str) -> MegatronTrainer:
     """Return the trainer of a name.
 
-    :raises KeyError: if nothing registers it
+    :raises KeyError: if it is not registered
     :raises TypeError: if it does not extend :class:`MegatronTrainer`
     """
     trainer = TRAINERS.objects[name]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 TRAINERS_DIR: Final = Path(__file__).parent
-"""A folder for each trainer, with ``arguments.json`` where it has a table of its own."""
+"""A folder for each trainer, with ``arguments.json`` if it has its own table."""
 _extended: dict[tuple[str, str, str, str, frozenset[str], str | None], ArgumentTable] = {}
 
 
@@ -38,13 +38,13 @@ def trainer_table(
 ) -> ArgumentTable:
     """Return the arguments that a trainer takes on a cluster.
 
-    :param trainer: of the sweep.
+    :param trainer: trainer of the sweep.
     :param release: the Megatron release of the sweep.
-    :param cluster: may name the table of a fork, and declare arguments.
-    :param declared: the arguments that the spec declares, by flag; they win over the cluster's.
-    :param entry: the script of upstream's that is run, ``pretrain_gpt.py`` when left out.
-    :param search: with the options of a search for a learning rate, where the trainer itself has none.
-    :raises ArgumentError: for an unknown release, and for a declaration that makes no sense.
+    :param cluster: its profile, which may name the table of a fork, and declare arguments.
+    :param declared: the arguments that the spec declares, by flag; they override the cluster's.
+    :param entry: upstream's script; default: ``pretrain_gpt.py``.
+    :param search: whether to add the options of a search for a learning rate, if the trainer has none.
+    :raises ArgumentError: for an unknown release, and for an invalid declaration.
     :raises OSError, ValueError: for a fork's table that cannot be read.
     """
     program, section = trainer_called(trainer), cluster.trainer(trainer)
@@ -55,7 +55,7 @@ def trainer_table(
     key = (trainer, release, section.arguments_table or "", repr(extra) if extra else "", packages, entry)
     table = _extended.get(key)
     if table is None:
-        argument_table(release)  # unknown releases are refused whichever trainer it is
+        argument_table(release)  # unknown releases are refused for every trainer
         table = _own_table(program, release, section, entry).with_packages(packages)
         table = _extended[key] = with_extra(table, extra) if extra else table
     return program.search_table(table) if search else table

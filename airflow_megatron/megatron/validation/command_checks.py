@@ -19,7 +19,7 @@ from airflow_megatron.megatron.arguments.tables import program_table
 from airflow_megatron.megatron.rules.command_line import CommandLineReader, reader
 from airflow_megatron.megatron.rules.rule import RuleBook
 from airflow_megatron.megatron.rules.settings import Machine, Settings
-from airflow_megatron.megatron.validation import first_iteration
+from airflow_megatron.megatron.validation import first_iteration, job_setup, optional_packages
 from airflow_megatron.megatron.validation.upstream_rules import (
     batches,
     checkpointing,
@@ -47,12 +47,14 @@ if TYPE_CHECKING:
 BEFORE_THE_MODEL: Final = RuleBook(
     (
         checkpointing.FORMATS,
+        network.HETEROGENEOUS,
         parallelism.WORLD,
         inference.REINFORCEMENT,
         data.OLD_FLAGS,
         recomputation.SHORTHANDS,
         cuda_graphs.FLAGS,
         batches.SIZES,
+        inference.GENERATED_SAMPLES,
         pipeline.HYBRID_PATTERN,
         pipeline.STAGES,
         sharding.GATHERING,
@@ -82,15 +84,20 @@ BEFORE_THE_MODEL: Final = RuleBook(
         batches.MICROBATCH_COUNT,
     )
 )
-#: What ends a job later: reading its tokenizer, making process groups and model, the first iteration.
+#: Later failures of a job: the tokenizer, the process groups and the model, the first iteration.
 FIRST_ITERATION: Final = RuleBook(
     (
         first_iteration.TOKENIZER,
         first_iteration.LOGGING,
         parallelism.GROUPS,
+        job_setup.GROUPS,
         first_iteration.DATA,
+        job_setup.DATA,
         first_iteration.MODEL,
+        job_setup.LAYERS,
+        job_setup.OPTIMIZERS,
         determinism.ENGINE,
+        optional_packages.PACKAGES,
         first_iteration.FIRST_ITERATION,
     )
 )
@@ -106,15 +113,15 @@ def check(
     first_iteration: bool = False,
     flags: CommandLineReader | None = None,
 ) -> list[ArgumentProblem]:
-    """Check a command line as a release of Megatron-LM would.
+    """Check a command line by the rules of a release of Megatron-LM.
 
     :param argv: the tokens after ``pretrain_gpt.py``.
     :param world_size: number of GPUs (processes) of the job.
     :param release: an upstream tag, for example ``core_v0.16.1``.
-    :param machine: what the job finds on its nodes; as a rule no Transformer Engine.
-    :param first_iteration: ask also what ends a job between the check of its arguments and its first step.
-    :param flags: reads the flags of a fork; the release's own by default.
-    :returns: what is wrong, nothing when upstream takes the command line.
+    :param machine: properties of the job's nodes; default: without Transformer Engine.
+    :param first_iteration: also check for failures between the check of the arguments and the first step.
+    :param flags: parser of the flags of a fork; default: that of the release.
+    :returns: the problems; empty if upstream accepts the command line.
     :raises ArgumentError: if the release is unknown.
     """
     problems, settings = read_settings(argv, world_size, release, machine=machine, flags=flags)
@@ -135,8 +142,8 @@ def read_settings(
     """Read a command line and derive what upstream derives from it (see :func:`check`).
 
     :param kind: class of the settings
-    :returns: what is wrong, and the settings; None if the command line cannot be read. When something is
-        wrong, not all of them are derived.
+    :returns: the problems and the settings; None if the command line cannot be parsed. With problems, not all settings
+        are derived.
     """
     values, problems = (flags or reader(program_table(release).with_packages(machine.packages))).read(argv)
     if problems:
@@ -156,15 +163,15 @@ def check_lines(
 ) -> Iterator[str]:
     """Check command lines written as JSON lines.
 
-    :param stream: lines ``{"argv": […], "world_size": n, "env": {…}}``, the last one optional; empty lines are passed
-        over. A line's ``env`` is laid over ``environment``, and takes the place of what is assumed where there is none.
+    :param stream: lines ``{"argv": […], "world_size": n, "env": {…}}``, the last one optional; empty lines are
+        ignored. A line's ``env`` is merged into ``environment``, and replaces the assumed variables if there is none.
     :param release: an upstream tag.
-    :param machine: what the jobs find on their nodes.
-    :param environment: variables that all jobs have; those of ``machine`` where there are none.
-    :param first_iteration: ask also what ends a job between the check of its arguments and its first step.
-    :param flags: reads the flags of a fork; the release's own by default.
+    :param machine: properties of the jobs' nodes.
+    :param environment: variables of all jobs; default: those of ``machine``.
+    :param first_iteration: also check for failures between the check of the arguments and the first step.
+    :param flags: parser of the flags of a fork; default: that of the release.
     :returns: for each line ``{"ok": bool, "problems": [{"rule", "message", "hint", "source"}, …]}``.
-    :raises ValueError: for a line that is no such object; names the line's number.
+    :raises ValueError: for a line that is not such an object, with the line's number.
     """
     for number, line in enumerate(stream, start=1):
         if line.strip():

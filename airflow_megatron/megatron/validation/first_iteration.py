@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.megatron.arguments.data_blends import BLENDS, HINT, blend_problem
+from airflow_megatron.megatron.arguments.data_blends import (
+    BLENDS,
+    HINT,
+    SHARES_HINT,
+    blend_problem,
+    share_problem,
+)
 from airflow_megatron.megatron.rules.nearest import divisors, multiples
 from airflow_megatron.megatron.rules.rule import Derive, Rule
+from airflow_megatron.megatron.validation.optimizer_schedule import OPTIMIZER_SCHEDULE
 from airflow_megatron.megatron.validation.upstream_rules import local_layers
 from airflow_megatron.megatron.validation.upstream_rules.batches import is_constant, samples_at_once
-from airflow_megatron.megatron.validation.upstream_rules.experts import mixes_dense_layers
+from airflow_megatron.megatron.validation.upstream_rules.data import has_test_data
+from airflow_megatron.megatron.validation.upstream_rules.experts import has_dense_layers, has_expert_layers
 from airflow_megatron.megatron.validation.upstream_rules.local_layers import is_gpt, is_local
 
 if TYPE_CHECKING:
@@ -36,7 +44,7 @@ _OF_A_MODEL_FILE: Final = (
     *("SentencePieceTokenizer", "GPTSentencePieceTokenizer"),
 )
 _OF_NOTHING: Final = ("NullTokenizer", "NullMultimodalTokenizer")
-#: What core_v0.16 reads with its old tokenizers only; its data sets ask the new ones.
+#: Tokenizers of core_v0.16 that only its old implementation supports; its data sets use the new one.
 _OLD_ONLY: Final = ("NullMultimodalTokenizer", "MultimodalTokenizer", "SFTTokenizer")
 _OF_PICTURES: Final = ("NullMultimodalTokenizer", "MultimodalTokenizer")
 _DATA_SETS: Final = (
@@ -46,18 +54,18 @@ _DATA_SETS: Final = (
 
 
 def _of_the_command_line(s: Settings) -> bool:
-    """Is the tokenizer that of the command line, not a checkpoint's."""
+    """Return whether the tokenizer is that of the command line, not a checkpoint's."""
     return not s.use_checkpoint_args
 
 
 def _lacks_vocabulary_size(s: Settings) -> bool:
-    """Is no size given, or none that an embedding has; the new tokenizers of core_v0.16 take 0 for none."""
+    """Return whether the vocabulary size is missing or invalid; the new tokenizers of core_v0.16 accept 0 for none."""
     size: int | None = s.vocab_size
     return size is None or (s.release >= (0, 16) and size <= (-1 if s.legacy_tokenizer else 0))
 
 
 def _has_no_data(s: Settings) -> bool:
-    """Is no data set named by any of upstream's arguments; a fork may name its own by others."""
+    """Return whether none of upstream's arguments names a data set; a fork may have other arguments."""
     return (
         not s.mock_data
         and all(vars(s)[name] is None for name in _DATA_SETS)
@@ -66,15 +74,21 @@ def _has_no_data(s: Settings) -> bool:
     )
 
 
-def _has_dense_layers(s: Settings) -> bool:
-    return s.num_experts is None or mixes_dense_layers(s)
+def _lacks_layers_of_pattern(s: Settings) -> bool:
+    """Return whether the pattern of layers with experts is not one for these layers."""
+    pattern = s.moe_layer_freq
+    if not is_gpt(s) or s.num_experts is None:
+        return False
+    if isinstance(pattern, list):
+        return len(pattern) != s.num_layers or not set(pattern) <= {0, 1}
+    return bool(pattern == 0)
 
 
 def _fuses_activation(s: Settings, activation: str) -> bool:
-    """Do layers without experts fuse their bias with a gated activation."""
+    """Return whether layers without experts fuse their bias with a gated activation."""
     return bool(
         is_gpt(s)
-        and _has_dense_layers(s)
+        and has_dense_layers(s)
         and s.gated_linear_unit
         and s.activation == activation
         and s.bias_activation_fusion
@@ -95,7 +109,7 @@ def _sequence_unit(s: Settings) -> int:
 
 
 def _group(s: Settings) -> int:
-    """Microbatches that run through a virtual stage one after the other."""
+    """Return the number of microbatches that a virtual stage processes consecutively."""
     given: int | None = s.microbatch_group_size_per_vp_stage
     return s.pipeline_model_parallel_size if given is None else given
 
@@ -217,6 +231,16 @@ DATA: Topic = (
         )
         for name in BLENDS
     ),
+    *(
+        Rule(
+            f"data.{name.replace('_', '-')}-shares",
+            lambda s, name=name: share_problem(vars(s)[name]) is not None,  # type: ignore[misc]
+            f"--{name.replace('_', '-')} {{{name}}} names no data set, or one without a share above zero",
+            SHARES_HINT,
+            "megatron/core/datasets/utils.py get_blend_from_list, megatron/core/datasets/blended_dataset.py",
+        )
+        for name in BLENDS
+    ),
 )
 
 MODEL: Topic = (
@@ -231,10 +255,18 @@ MODEL: Topic = (
         final=True,
     ),
     Rule(
+        "model.layer-pattern",
+        _lacks_layers_of_pattern,
+        "--moe-layer-freq {moe_layer_freq} must be a number other than 0, or a list of 0 and 1 with an item for each of"
+        " --num-layers {num_layers}",
+        lambda s: f"--moe-layer-freq [0]*1+[1]*{s.num_layers - 1}, or a number",
+        "megatron/core/models/gpt/gpt_layer_specs.py get_gpt_decoder_layer_specs",
+        since=(0, 16),
+        final=True,
+    ),
+    Rule(
         "model.mlp-and-tensors",
-        lambda s: (
-            is_gpt(s) and _has_dense_layers(s) and s.ffn_hidden_size % s.tensor_model_parallel_size != 0
-        ),
+        lambda s: is_gpt(s) and has_dense_layers(s) and s.ffn_hidden_size % s.tensor_model_parallel_size != 0,
         "--ffn-hidden-size {ffn_hidden_size} is not a multiple of --tensor-model-parallel-size "
         "{tensor_model_parallel_size}",
         lambda s: f"--ffn-hidden-size {multiples(s.ffn_hidden_size, s.tensor_model_parallel_size)}",
@@ -244,7 +276,7 @@ MODEL: Topic = (
         "model.experts-and-tensors",
         lambda s: (
             is_gpt(s)
-            and s.num_experts is not None
+            and has_expert_layers(s)
             and s.expert_tensor_parallel_size  # 0 has ended the job before
             and s.moe_ffn_hidden_size % s.expert_tensor_parallel_size != 0
         ),
@@ -257,9 +289,21 @@ MODEL: Topic = (
         LINEAR,
     ),
     Rule(
+        "model.probabilities-on-input",
+        lambda s: (
+            is_gpt(s) and has_expert_layers(s) and s.moe_apply_probs_on_input and s.moe_router_topk != 1
+        ),
+        "--moe-apply-probs-on-input works with --moe-router-topk 1 only, not {moe_router_topk}",
+        "--moe-router-topk 1, or drop --moe-apply-probs-on-input",
+        "megatron/core/transformer/moe/experts.py",
+        since=(0, 16),
+    ),
+    Rule(
         "model.shared-experts-and-tensors",
         lambda s: (
-            is_gpt(s) and (s.moe_shared_expert_intermediate_size or 0) % s.tensor_model_parallel_size != 0
+            is_gpt(s)
+            and has_expert_layers(s)
+            and (s.moe_shared_expert_intermediate_size or 0) % s.tensor_model_parallel_size != 0
         ),
         "--moe-shared-expert-intermediate-size {moe_shared_expert_intermediate_size} is not a multiple of "
         "--tensor-model-parallel-size {tensor_model_parallel_size}",
@@ -299,11 +343,21 @@ FIRST_ITERATION: Topic = (
         since=(0, 14),
     ),
     Rule(
+        "iteration.several-validation-sets",
+        lambda s: s.multiple_validation_sets and not s.full_validation and not s.skip_train,
+        "--multiple-validation-sets needs --full-validation: NotImplementedError where the data is loaded",
+        "drop --multiple-validation-sets",
+        "megatron/training/training.py build_train_valid_test_data_loaders",
+        since=(0, 16),
+        until=(0, 17),
+    ),
+    Rule(
         "iteration.test-of-several-validation-sets",
         # one iterator is read as a list of them: "object of type 'RerunDataIterator' has no len()"
-        lambda s: s.full_validation and s.multiple_validation_sets and s.test_data_path,
-        "--multiple-validation-sets with --full-validation ends before the evaluation of --test-data-path",
-        "drop --test-data-path, or write --eval-iters N instead of both flags",
+        lambda s: s.full_validation and s.multiple_validation_sets and has_test_data(s),
+        "--multiple-validation-sets with --full-validation ends before the evaluation of the test set, of "
+        "--test-data-path or the third share of --split",
+        "drop --test-data-path, or write --split 99,1,0; or --eval-iters N instead of both flags",
         "megatron/training/training.py evaluate_and_print_results",
         since=(0, 14),
     ),
@@ -321,7 +375,7 @@ FIRST_ITERATION: Topic = (
         "iteration.experts-without-sequence-parallel",
         lambda s: (
             is_gpt(s)
-            and s.num_experts is not None
+            and has_expert_layers(s)
             and s.tensor_model_parallel_size > 1
             and not s.sequence_parallel
         ),
@@ -331,7 +385,11 @@ FIRST_ITERATION: Topic = (
     ),
     Rule(
         "iteration.experts-chosen",
-        lambda s: s.num_experts is not None and s.moe_router_topk > s.num_experts,
+        lambda s: (
+            s.num_experts is not None
+            and (has_expert_layers(s) or not is_gpt(s))
+            and s.moe_router_topk > s.num_experts
+        ),
         "--moe-router-topk {moe_router_topk} chooses more experts than --num-experts {num_experts}",
         "--moe-router-topk {num_experts} or less",
         "megatron/core/transformer/moe/moe_utils.py topk_routing_with_score_function",
@@ -367,4 +425,5 @@ FIRST_ITERATION: Topic = (
         INTERLEAVED,
     ),
     *local_layers.FIRST_ITERATION,
+    *OPTIMIZER_SCHEDULE,
 )

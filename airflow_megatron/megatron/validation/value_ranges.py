@@ -1,8 +1,8 @@
-"""Values that the parser takes and that end a job before its second iteration, each by itself.
+"""Single values that the parser accepts, but with which a job fails before its second iteration.
 
-Seen in ``pretrain_gpt.py`` of core_v0.16.1; ``tests/studies/iterations/first_iterations.py`` asks a checkout. They are
-no rules, which :mod:`.repeated_checks` asks once for all values that none of them reads: these are the values that
-sweeps vary.
+They were observed in ``pretrain_gpt.py`` of core_v0.16.1; ``tests/studies/iterations/first_iterations.py`` checks a
+checkout. They are not rules, because :mod:`.repeated_checks` would then repeat all checks for each value, and sweeps
+vary these values.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.settings import Settings
 
 SINCE: Final = (0, 16)
-"""The first release that was asked."""
+"""The first release that was checked."""
 _OPTIMIZER: Final = "megatron/core/optimizer/__init__.py _get_megatron_optimizer_based_on_param_groups"
+_SCALER: Final = "megatron/core/optimizer/grad_scaler.py"
 _DROPOUT: Final = "torch.nn.Dropout"
 
 
 @dataclass(frozen=True)
 class Range:
-    """What values of an argument a job can begin with.
+    """The valid values of an argument.
 
-    :param holds: whether a value is one of them
-    :param wanted: which these are
+    :param holds: returns whether a value is valid
+    :param wanted: description of the valid values
     :param source: upstream file and function
-    :param when: whether the argument is used, by the other settings
+    :param when: returns whether the other settings use the argument
     """
 
     holds: Callable[[float], bool]
@@ -44,8 +45,17 @@ def _with_adam(settings: Mapping[str, Any]) -> bool:
     return settings.get("optimizer") == "adam"
 
 
-def _turns_by_angles(settings: Mapping[str, Any]) -> bool:
-    """Do positions turn several pairs of channels, and does a loss that is not a number end the job."""
+def _with_sgd(settings: Mapping[str, Any]) -> bool:
+    return settings.get("optimizer") == "sgd" and not settings.get("skip_train")
+
+
+def _scales_loss(settings: Mapping[str, Any]) -> bool:
+    """Return whether the loss is scaled dynamically."""
+    return bool(settings.get("fp16")) and not settings.get("loss_scale") and not settings.get("skip_train")
+
+
+def _rotates_pairs(settings: Mapping[str, Any]) -> bool:
+    """Return whether positions rotate several pairs of channels, and a NaN loss ends the job."""
     turned = (settings.get("kv_channels") or 0) * (settings.get("rotary_percent") or 0.0)
     return bool(
         settings.get("position_embedding_type") == "rope"
@@ -57,8 +67,16 @@ def _turns_by_angles(settings: Mapping[str, Any]) -> bool:
 
 
 RANGES: Final[Mapping[str, Range]] = {
-    "seed": Range(lambda value: value > 0, "1 or more", "megatron/training/initialize.py _set_random_seed"),
-    "weight_decay": Range(lambda value: value >= 0, "0 or more", _OPTIMIZER, _with_adam),
+    "seed": Range(
+        lambda value: 0 < value < 2**32, "1 to 4294967295", "megatron/training/initialize.py _set_random_seed"
+    ),
+    "weight_decay": Range(
+        lambda value: value >= 0,
+        "0 or more",
+        _OPTIMIZER,
+        lambda settings: _with_adam(settings) or _with_sgd(settings),
+    ),
+    "sgd_momentum": Range(lambda value: value >= 0, "0 or more", _OPTIMIZER, _with_sgd),
     "adam_beta1": Range(lambda value: 0 <= value < 1, "0 or more, and less than 1", _OPTIMIZER, _with_adam),
     "adam_beta2": Range(lambda value: 0 <= value < 1, "0 or more, and less than 1", _OPTIMIZER, _with_adam),
     "hidden_dropout": Range(lambda value: 0 <= value <= 1, "from 0 to 1", _DROPOUT),
@@ -69,8 +87,19 @@ RANGES: Final[Mapping[str, Range]] = {
         "megatron/core/tensor_parallel/layers.py",
         lambda settings: not settings.get("init_method_xavier_uniform"),
     ),
-    "log_interval": Range(
-        lambda value: value != 0, "1 or more", "megatron/training/training.py training_log"
+    "adam_eps": Range(lambda value: value >= 0, "0 or more", _OPTIMIZER, _with_adam),
+    "log_interval": Range(lambda value: value > 0, "1 or more", "megatron/training/training.py training_log"),
+    "tensorboard_log_interval": Range(
+        lambda value: value != 0,
+        "1 or more",
+        "megatron/training/training.py training_log",
+        lambda settings: bool(settings.get("tensorboard_dir")) and not settings.get("skip_train"),
+    ),
+    "manual_gc_interval": Range(
+        lambda value: value >= 0,
+        "0 or more",
+        "megatron/training/training.py train",
+        lambda settings: bool(settings.get("manual_gc")),
     ),
     "num_workers": Range(
         lambda value: value >= 0, "0 or more", "megatron/training/datasets/data_samplers.py"
@@ -78,25 +107,49 @@ RANGES: Final[Mapping[str, Range]] = {
     "make_vocab_size_divisible_by": Range(
         lambda value: value != 0, "1 or more", "megatron/training/tokenizer/tokenizer.py"
     ),
-    "initial_loss_scale": Range(
-        lambda value: value > 0,
-        "more than 0",
-        "megatron/core/optimizer/grad_scaler.py",
-        lambda settings: bool(settings.get("fp16")) and settings.get("loss_scale") is None,
+    "embedding_init_method_std": Range(
+        lambda value: value >= 0, "0 or more", "megatron/core/tensor_parallel/layers.py"
     ),
+    "loss_scale": Range(
+        lambda value: value >= 0,
+        "more than 0",
+        _SCALER,
+        lambda settings: (
+            any(map(settings.get, ("fp16", "bf16", "use_distributed_optimizer")))
+            and not settings.get("skip_train")
+        ),
+    ),
+    "initial_loss_scale": Range(lambda value: value > 0, "more than 0", _SCALER, _scales_loss),
+    "min_loss_scale": Range(lambda value: value > 0, "more than 0", _SCALER, _scales_loss),
+    "loss_scale_window": Range(lambda value: value > 0, "more than 0", _SCALER, _scales_loss),
+    "hysteresis": Range(lambda value: value > 0, "1 or more", _SCALER, _scales_loss),
     "rotary_base": Range(
         lambda value: value > 0,
         "1 or more",
         "megatron/core/models/common/embeddings/rotary_pos_embedding.py RotaryEmbedding",
-        _turns_by_angles,
+        _rotates_pairs,
+    ),
+    "rotary_percent": Range(
+        lambda value: value >= 0,
+        "0 or more",
+        "megatron/core/models/common/embeddings/rotary_pos_embedding.py RotaryEmbedding",
+        lambda settings: settings.get("position_embedding_type") == "rope",
+    ),
+    "mtp_num_layers": Range(
+        lambda value: value >= 0, "0 or more", "megatron/core/models/gpt/gpt_model.py GPTModel"
+    ),
+    "check_weight_hash_across_dp_replicas_interval": Range(
+        lambda value: value != 0, "1 or more", "megatron/training/training.py train"
     ),
     "lr": Range(math.isfinite, "a number", _OPTIMIZER, lambda settings: not settings.get("skip_train")),
 }
 
 
 def range_problems(settings: Settings) -> list[ArgumentProblem]:
-    """Return the values of a command line with which its job cannot begin."""
-    values = object.__getattribute__(settings, "__dict__")  # what is read here is no rule's
+    """Return the values of a command line with which its job fails."""
+    values = object.__getattribute__(
+        settings, "__dict__"
+    )  # values that are read here do not count as read by a rule
     if settings.release < SINCE:
         return []
     found = []
@@ -110,7 +163,7 @@ def range_problems(settings: Settings) -> list[ArgumentProblem]:
             found.append(ArgumentProblem("value.lr", message, hint, _OPTIMIZER))
         elif isinstance(value, int | float) and not allowed.holds(value) and allowed.when(values):
             flag = f"--{name.replace('_', '-')}"
-            message = f"{flag} {value} ends the job as it begins"
+            message = f"{flag} {value} ends the job at its start"
             found.append(
                 ArgumentProblem(f"value.{name}", message, f"{flag} of {allowed.wanted}", allowed.source)
             )
@@ -118,7 +171,7 @@ def range_problems(settings: Settings) -> list[ArgumentProblem]:
 
 
 def is_in_range(flag: str, word: str) -> bool:
-    """Return whether a word of a command line is a value with which a job can begin, whatever the others are."""
+    """Return whether a word of a command line is a valid value, regardless of the other words."""
     allowed = RANGES.get(flag.removeprefix("--").replace("-", "_"))
     if allowed is None:
         return True

@@ -1,4 +1,4 @@
-"""Plans of many points, made by two processes, each for one half of the points.
+"""Plans of many points, computed by two processes with half of the points each.
 
 Imports ``plan`` and the layers below.
 The command line uses ``split_plan``.

@@ -1,8 +1,8 @@
 """The separately checked plan of some of a sweep's points, with a test whether the separate check is sufficient.
 
-Checks across points find less in a part of the points. A half is therefore valid only if all paths that its jobs write
-and wait for are in the directories of their own points, or in directories that all points share; otherwise the sweep is
-planned in one process.
+Checks across points find fewer problems in a subset of the points. A half is therefore valid only if all paths that
+its jobs write and wait for are in the directories of their own points, or in directories that all points share;
+otherwise the sweep is planned in one process.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def checked_half(
     trainings = training_arguments(plan.jobs, arguments)
     own = alike_findings(own_findings(sweep, plan.jobs, trainings, arguments, estimates.jobs))
     _refuse_errors(own)
-    asked = alike_findings(asked_findings(plan.jobs, trainings, cluster))
+    asked = alike_findings(asked_findings(plan.jobs, trainings, arguments))
     _refuse_errors(asked)
     hours = tuple(gpu_hours([job]) for job in plan.jobs[shared:] if job.slurm.gpus)
     half = CheckedHalf((own, asked), hours, len(plan.jobs) - shared, estimates.unknown_gpu)

@@ -1,7 +1,7 @@
 """The JSON text of a checked plan, made by two processes.
 
 A forked process plans, checks and writes the second half of the points while this one does the first. The output is
-byte-identical to that of one process; if that is not certain, nothing is returned.
+byte-identical to that of one process; if that is not certain, the result is None.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Final
 
+from airflow_megatron.checks.findings import reported
 from airflow_megatron.checks.sweeps.limits import budget_problems
 from airflow_megatron.plan.halves.half_plan import CheckedHalf, NeedsOneProcessError, checked_half
 from airflow_megatron.plan.sweep_plan import PlanSummary, check_document, digest_of
@@ -66,8 +67,8 @@ class SplitPlan:
 def split_plan(sweep: Sweep, cluster: ClusterProfile, points: Sequence[Point]) -> SplitPlan | None:
     """Plan and check points in two processes.
 
-    :return: None if one process has to: for other tools' files, for errors, for jobs that look at other points',
-        for rules that count the jobs of all points
+    :return: None if the plan must be made in one process: for files of other tools, errors, jobs that depend on other
+        points, and rules that count the jobs of all points
     """
     if not isinstance(sweep, NativeSweep) or cluster.signatures or len(points) < 2:
         return None
@@ -111,9 +112,9 @@ def _merged_problems(
     for hours in (*half.hours, *other.hours):  # in the order of the jobs, as sums of fractions depend on it
         total += hours
     warnings = [
-        alike.problem(sweep)
+        problem
         for one, two in zip(half.findings, other.findings, strict=True)
-        for alike in _merged(one, two).values()
+        for problem in reported(_merged(one, two).values(), sweep)
     ]
     errors, more = budget_problems(sweep, total, half.jobs + other.jobs, points, cluster)
     return None if errors else ([*warnings, *more], total)

@@ -67,7 +67,7 @@ def prune(store: PinStore, sweep_dags: tuple[str, str], is_known: Callable[[str,
 
 
 def _used_by(store: PinStore, pin: str) -> Iterator[str]:
-    """Yield the names of the files that a pin needs, its own among them."""
+    """Yield the names of the files that a pin needs, including its own file."""
     yield pin
     try:
         plan: dict[str, Any] = store.get(pin)

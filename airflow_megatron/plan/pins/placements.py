@@ -1,7 +1,7 @@
 """The clusters on which the points of sweeps run, for sweeps that name several clusters.
 
-The first record of a point counts, whoever writes it: each writer appends a line to the sweep's file, and then reads
-which line of the point is the first. Points never move, because their files are on their cluster.
+The first record of a point counts, whichever process writes it: each writer appends a line to the sweep's file, and
+then reads the first line of the point. Points never move, because their files are on their cluster.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Placements:
             record = read_object(line) or {}
             point, cluster = word(record.get("point")), word(record.get("cluster"))
             if point is None:
-                continue  # a killed writer has left half a line
+                continue  # incomplete line of a killed writer
             if cluster is None:
                 found.pop(point, None)
             else:
@@ -70,7 +70,9 @@ class Placements:
         return found
 
     def place(self, point: str, cluster: str, why: str) -> Placement:
-        """Record the cluster of a point, and return what counts: an earlier record of the point, or this one."""
+        """Record the cluster of a point; return the record that counts, which is an earlier one of the point, or this
+        one.
+        """
         self._append([{"point": point, "cluster": cluster, "why": why, "at": time.time()}])
         return self.read()[point]
 
@@ -80,7 +82,7 @@ class Placements:
         self._append([{"point": point, "cluster": None} for point in points if point in known])
 
     def state(self) -> tuple[int, int]:
-        """Return what differs after each change of the records."""
+        """Return a value that differs after each change of the records."""
         try:
             status = self._file.stat()
         except FileNotFoundError:
@@ -89,7 +91,7 @@ class Placements:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Choose clusters without concurrent choices; file systems without locks let them happen."""
+        """Prevent concurrent choices of clusters; on file systems without locks this has no effect."""
         self._lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._lock.open("a") as lock:
             with suppress(OSError):
@@ -97,7 +99,7 @@ class Placements:
             yield
 
     def answers(self) -> dict[str, Any]:
-        """Return what clusters have answered last, see :meth:`keep_answers`; nothing that can be read is empty."""
+        """Return the last answers of clusters, see :meth:`keep_answers`; empty if they cannot be read."""
         try:
             return read_object(self._asked.read_text(encoding="utf-8")) or {}
         except (OSError, UnicodeDecodeError):
@@ -115,7 +117,7 @@ class Placements:
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            # a line break first: it ends what a killed writer may have left
+            # a line break first, to end an incomplete line of a killed writer
             os.write(handle, "".join(f"\n{json.dumps(record)}\n" for record in records).encode())
             os.fsync(handle)
         finally:

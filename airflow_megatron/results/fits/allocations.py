@@ -14,6 +14,7 @@ from airflow_megatron.results.fits.optima import Cell, Optimum, find_optima
 from airflow_megatron.results.fits.optimum_laws import OptimumLaw, fit_optimum_law
 from airflow_megatron.results.fits.refusals import FitRefusedError
 from airflow_megatron.results.fits.sweep_runs import groups_of
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
 _SAME_BUDGET: Final = 0.1
 _REAL: Final = 1e-9
-"""Imaginary part of a root that counts as real."""
+"""Maximum imaginary part of a root that counts as real."""
 _LEAST_VARIANCE: Final = 1e-12
-"""Of ln C, where losses have no noise."""
+"""Minimum variance of ln C, for losses without noise."""
 _ORDER: Final = 3
 """Coefficients of a size's curve: ln loss is quadratic in C^-:data:`_POWER`."""
 _POWER: Final = 0.3
-"""Near the exponents of D in published laws of the loss, 0.28 to 0.37; in ln C a quadratic bends too little."""
+"""Close to the exponents of D in published laws of the loss, 0.28 to 0.37; a quadratic in ln C has too little
+curvature."""
 
 
 @dataclass(frozen=True)
@@ -83,28 +85,30 @@ def approach_1(
     losses: Sequence[float],
     trunks: Sequence[Hashable] | None = None,
 ) -> OptimumLaw:
-    """Fit the best N against C to the budgets at which the lowest loss passes from one size to the next.
+    """Fit the best N against C to the budgets at which the lowest loss changes from one size to the next.
 
-    There the two sizes have the same loss, so the best size is their geometric mean: ln loss is nearly a parabola in
-    ln N at equal compute. The loss of a size between its token budgets is interpolated. The interval is that of the
-    noise around these curves, whose variances are moderated by those of the other sizes. Where losses share trunks, it
-    is that of the scatter of the budgets around the law.
+    At such a budget the two sizes have the same loss, so the best size is their geometric mean, because ln loss is
+    nearly a parabola in ln N at equal compute. The loss of a size between its token budgets is interpolated. The
+    interval follows from the noise around these curves, whose variances are moderated by those of the other sizes. If
+    losses share trunks, it follows from the scatter of the budgets around the law.
 
-    :param trunks: of each loss the trunk that it was cooled down from; None for runs that share nothing
+    :param trunks: trunk of each loss, from which it was cooled down; None for runs without shared trunks
     :raises FitRefusedError: if there are too few sizes or budgets
     """
     n, d, y = (np.log(np.array(each, float)) for each in (sizes, tokens, losses))
     every = sorted(set(n.tolist()))
     if len(every) < 4:
         raise FitRefusedError(
-            f"{len(every)} sizes are too few for approach 1: it needs 4, each with 3 token budgets"
+            f"{counted(len(every), 'size is', 'sizes are')} too few for approach 1: it needs 4, "
+            "each with 3 token budgets"
         )
     curves = [
         _Curve.of(size, d[n == size], y[n == size]) for size in every if len(set(d[n == size])) >= _ORDER
     ]
     if len(curves) < 4:
         raise FitRefusedError(
-            f"{len(curves)} sizes have 3 token budgets: approach 1 needs 4 of them; add cooldowns from their trunks"
+            f"{counted(len(curves), 'size has', 'sizes have')} 3 token budgets: approach 1 needs 4 "
+            "of them; add cooldowns from their trunks"
         )
     if sum(curve.dof for curve in curves) < 2:
         raise FitRefusedError(
@@ -113,14 +117,15 @@ def approach_1(
     passes = [found for index in range(len(curves) - 1) if (found := _pass(curves, index)) is not None]
     if len(passes) < 3:
         raise FitRefusedError(
-            f"the lowest loss passes from a size to the next at {len(passes)} budgets: approach 1 needs 3; train sizes "
+            f"the lowest loss passes from a size to the next at {counted(len(passes), 'budget')}: "
+            "approach 1 needs 3; train sizes "
             f"on both sides of the optimum at the same budgets"
         )
     best, budgets, gradients = (np.array(each) for each in zip(*passes, strict=True))
     variances, dof = _noise(curves)
     noise = block_diag(*(each * curve.inverse for each, curve in zip(variances, curves, strict=True)))
     covariance = gradients @ noise @ gradients.T
-    # the sizes are exact, the budgets are not: fitted as ln C against ln N, and turned round
+    # the sizes are exact, the budgets are not: fit ln C against ln N, and invert the law
     weights = 1 / np.maximum(np.diag(covariance), _LEAST_VARIANCE)
     shared = trunks is not None and len(set(trunks)) < len(trunks)
     if shared:
@@ -134,7 +139,7 @@ def approach_1(
             "larger sizes are best at smaller budgets: the losses are too noisy for approach 1"
         )
     if shared:
-        # the noise of a trunk moves all losses of its size, which shows only in how the budgets scatter around the law
+        # the noise of a trunk shifts all losses of its size; only the scatter of the budgets around the law shows it
         dof = len(best) - 2
         rest = budgets - design @ [centre, slope]
         covariance = float(rest @ rest) / dof * np.eye(len(best))
@@ -144,7 +149,7 @@ def approach_1(
 
 
 def _pass(curves: Sequence[_Curve], index: int) -> tuple[float, float, Array] | None:
-    """Return where the lowest loss passes from a size to the next, None if not once within the budgets of both.
+    """Return the budget at which the lowest loss changes from one size to the next, None unless there is one.
 
     :returns: ln of the best size there, ln C, and the gradient of ln C by the coefficients of all curves
     """
@@ -187,7 +192,9 @@ def _noise(curves: Sequence[_Curve]) -> tuple[Array, float]:
 def isoflops(
     sizes: Sequence[float], tokens: Sequence[float], losses: Sequence[float]
 ) -> dict[float, tuple[Cell, Optimum | FitRefusedError]]:
-    """Return for each compute budget, C = 6 N D, with three sizes or more its runs and best N, or why there is none."""
+    """Return the runs and the best N, or why there is none, of each compute budget C = 6 N D with at least three
+    sizes.
+    """
     budgets = [6 * n * d for n, d in zip(sizes, tokens, strict=True)]
     groups = groups_of(budgets, same=_SAME_BUDGET)
     members: dict[float, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Optima at the edge of the values that a sweep has tested: more values are needed before they are known."""
+"""Optima at the edge of the tested values of a sweep: more values are needed to determine them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def edge_texts(fits: SweepFits) -> list[str]:
-    """Return one text for each size and token budget whose optimum is at an edge; which setting, and what to train."""
+    """Return one text for each size and token budget with an optimum at an edge: the setting, and what to train."""
     return [
         f"{f'{family.family}, ' if family.family else ''}{cell.name}: {cell.optimum}"
         for family in fits.families

@@ -1,4 +1,4 @@
-"""Estimates with their intervals, and linear regressions whose intervals hold for unequal noise."""
+"""Estimates with their intervals, and linear regressions whose intervals are valid for unequal noise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,17 +49,17 @@ class Estimate:
         return (self.high - self.low) / 2
 
     def exp(self) -> Estimate:
-        """Return the estimate of the exponential: the interval of a logarithm becomes one of the quantity."""
+        """Return the estimate of the exponential, for quantities whose logarithm was fitted."""
         return Estimate(*(float(np.exp(min(each, 700.0))) for each in (self.value, self.low, self.high)))
 
     def to_json(self) -> dict[str, float]:
-        """Write it as a JSON object."""
+        """Return a JSON object."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
 def quantile(dof: float) -> float:
     """Return the t quantile of a two-sided interval at :data:`LEVEL`."""
-    return float(stats.t.ppf((1 + LEVEL) / 2, max(dof, 1.0)))
+    return float(special.stdtrit(max(dof, 1.0), (1 + LEVEL) / 2))
 
 
 def moderated_variances(variances: Sequence[float], dofs: Sequence[float]) -> tuple[Array, Array]:
@@ -83,7 +83,7 @@ def moderated_variances(variances: Sequence[float], dofs: Sequence[float]) -> tu
         prior_dof = 2 * _trigamma_inverse(excess)
         prior = math.exp(float(z.mean()) + float(special.digamma(prior_dof / 2)) - math.log(prior_dof / 2))
     pooled = (prior_dof * prior + d * s2) / (prior_dof + d)
-    # what the prior adds is estimated too, from no more than all fits together
+    # the degrees of freedom of the prior are estimated too, at most those of all fits together
     return pooled, np.minimum(d + prior_dof, d.sum())
 
 
@@ -102,8 +102,8 @@ def _trigamma_inverse(value: float) -> float:
 class LinearFit:
     """A linear regression.
 
-    :param coefficients: as many as the design has columns
-    :param covariance: theirs
+    :param coefficients: ``(p,)``, one per column of the design
+    :param covariance: ``(p, p)``, of the coefficients
     :param dof: degrees of freedom of the intervals
     :param between: standard deviation of the values around the law beyond their own errors
     """

@@ -16,7 +16,7 @@ class FitKind(StrEnum):
 
 
 class ParameterCount(StrEnum):
-    """Which parameters are N: without padding of the vocabulary, without embeddings and output layer, all."""
+    """Ways to count N: without padding of the vocabulary, without embeddings and output layer, all parameters."""
 
     UNPADDED = "unpadded"
     NON_EMBEDDING = "non-embedding"

@@ -12,6 +12,7 @@ from scipy import optimize
 
 from airflow_megatron.results.fits.intervals import Estimate
 from airflow_megatron.results.fits.refusals import FitRefusedError
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,17 +23,17 @@ _EXPONENTS: Final = (0.01, 2.0)
 _GRID: Final = {1: 60, 2: 16}
 """Starting values of each exponent, by the number of terms."""
 _HUBER: Final = 1.345
-"""Residuals beyond so many standard deviations count linearly: 95 % efficiency under a normal distribution."""
+"""Standard deviations beyond which residuals count linearly: 95 % efficiency under a normal distribution."""
 CHINCHILLA_DELTA: Final = 1e-3
 """Width of the Huber loss in Hoffmann et al. 2022, arXiv:2203.15556, section D.2."""
 _LEVERAGE_POWER: Final = 0.85
-"""Between HC2 (1/2) and HC3 (1): on the sweeps of benchmarks/fits.py nominal 95 % intervals cover 93-95 % with the one
-and 96-98 % with the other."""
+"""Exponent between HC2 (1/2) and HC3 (1): on the sweeps of benchmarks/fits.py, nominal 95 % intervals cover 93-95 %
+with HC2 and 96-98 % with HC3."""
 _LEAST_REST: Final = 0.05
-"""Least part of a residual that a trunk's own influence on the law leaves, as with single runs."""
+"""Minimum part of a residual that remains after a trunk's own influence on the law, as with single runs."""
 _FEWEST_TRUNKS: Final = 3
 _LOWEST_SPREAD: Final = 3.0
-"""Smallest ratio of the largest to the smallest value of a variable from which an exponent is fitted."""
+"""Minimum ratio of the largest to the smallest value of a variable for the fit of an exponent."""
 _COLLINEAR: Final = 0.99
 
 
@@ -42,7 +43,7 @@ class LossLaw:
 
     :param variables: names of x_j
     :param parameters: ``(1 + 2 k,)``
-    :param covariance: theirs
+    :param covariance: ``(1 + 2 k, 1 + 2 k)``, of the parameters
     :param dof: degrees of freedom of the intervals
     :param centres: of ln x_j
     :param scatter: standard deviation of the log residuals, robust
@@ -59,7 +60,7 @@ class LossLaw:
 
     @property
     def floor(self) -> Estimate:
-        """E: the loss that no model and no data would go below, nats per token."""
+        """E: the irreducible loss, nats per token."""
         return self._of(lambda p: p[0]).exp()
 
     def exponent(self, variable: str) -> Estimate:
@@ -130,17 +131,17 @@ def fit_loss_law(
 ) -> LossLaw:
     """Fit a law to final losses.
 
-    The start is the best of a grid of exponents, for each of which E and A_j are a non-negative least squares
-    problem (variable projection, Golub and Pereyra 1973, doi:10.1137/0710036). From there all parameters are fitted
-    to the log losses with Huber's loss, whose width is 1.345 robust standard deviations; the covariance is a sandwich,
-    so that it holds for heavy tails and unequal noise.
+    The starting point is the best of a grid of exponents; for each of them, E and A_j are the solution of a
+    non-negative least squares problem (variable projection, Golub and Pereyra 1973, doi:10.1137/0710036). From there
+    all parameters are fitted to the log losses with Huber's loss, whose width is 1.345 robust standard deviations; the
+    covariance is a sandwich estimate, which is valid for heavy tails and unequal noise.
 
     :param variables: name → its value in each run; the two of a law in N and D in this order
     :param losses: nats per token
-    :param delta: width of the Huber loss instead (``1e-3`` is Chinchilla's approach 3)
-    :param trunks: of each run the trunk that it was cooled down from: the noise of a trunk is in all its cooldowns,
-        so that trunks and not runs are left out in turn; None for runs that share nothing. One or two trunks say
-        nothing of how trunks differ: their runs are taken for independent
+    :param delta: width of the Huber loss instead of that (``1e-3`` is Chinchilla's approach 3)
+    :param trunks: trunk of each run, from which it was cooled down; None for runs without shared trunks. All cooldowns
+        of a trunk share its noise, so trunks instead of runs are left out in turn. One or two trunks do not determine
+        how trunks differ; their runs are assumed to be independent
     :raises FitRefusedError: if the runs do not determine the law
     """
     logs = np.log(np.array(list(variables.values()), float)).T
@@ -263,7 +264,8 @@ def _check_design(names: Sequence[str], logs: Array) -> None:
             )
         if len(values) < 3:
             raise FitRefusedError(
-                f"there are {len(values)} values of {name}: a law in it needs 3, over a factor of {_LOWEST_SPREAD:g}"
+                f"the runs have {counted(len(values), 'value')} of {name}: a law in it needs 3, "
+                f"over a factor of {_LOWEST_SPREAD:g}"
             )
         if (spread := math.exp(float(np.ptp(logs[:, index])))) < _LOWEST_SPREAD:
             raise FitRefusedError(
@@ -277,7 +279,8 @@ def _check_design(names: Sequence[str], logs: Array) -> None:
         )
     if len(logs) < needed:
         raise FitRefusedError(
-            f"{len(logs)} losses are too few: a law in {' and '.join(names)} has {1 + 2 * k} parameters and needs "
+            f"{counted(len(logs), 'loss is', 'losses are')} too few: a law in {' and '.join(names)} "
+            f"has {1 + 2 * k} parameters and needs "
             f"{needed}"
         )
 

@@ -38,17 +38,17 @@ def next_spec(
 ) -> str:
     """Write the spec as YAML: it extends the sweep's own and replaces its points by one.
 
-    Of the swept parameters it scales those that the size has: layers, hidden size, heads, feed-forward size. The
+    Of the swept parameters it scales those that determine the size: layers, hidden size, heads, feed-forward size. The
     number of layers and the hidden size grow by the same factor, as far as whole heads allow.
 
-    :param name: of the sweep
+    :param name: name of the sweep
     :param document: the sweep's spec
     :param fits: its fits
     :param scale: next size over the largest
-    :param path: where the spec will be
-    :param planned: N, D and C of its own training (:func:`planned_size`), for which settings are predicted; None for
-        those of the next size
-    :raises FitRefusedError: if the fits say nothing of a learning rate, or the sweep's sizes are not of this form
+    :param path: future path of the spec
+    :param planned: N, D and C of the training in the new spec (:func:`planned_size`), for which settings are
+        predicted; None for those of the next size
+    :raises FitRefusedError: if the fits do not predict a learning rate, or the sweep's sizes are not of this form
     """
     data = document.data
     if not isinstance(data, dict) or "stages" not in data or not isinstance(data.get("sweep"), dict):
@@ -87,10 +87,10 @@ def next_spec(
 
 
 def planned_size(jobs: Sequence[SweepJob], fits: SweepFits, scale: float) -> dict[str, float] | None:
-    """Return N, D and C = 6 N D of the longest training of a plan; None where its arguments do not determine D.
+    """Return N, D and C = 6 N D of the longest training of a plan; None if its arguments do not determine D.
 
-    :param jobs: of the plan
-    :param fits: of the sweep; N is that of the next size where the arguments do not determine it
+    :param jobs: jobs of the plan
+    :param fits: fits of the sweep; their next size gives N if the arguments do not determine it
     :param scale: next size over the largest
     """
     found = []

@@ -12,6 +12,7 @@ import numpy as np
 
 from airflow_megatron.results.fits.intervals import Estimate, moderated_variances, quantile
 from airflow_megatron.results.fits.refusals import EdgeOptimumError, FitRefusedError
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,20 +20,22 @@ if TYPE_CHECKING:
     from airflow_megatron.results.fits.intervals import Array
 
 SMALLEST_SWEEP: Final = 5
-"""Values of the learning rate (or batch) without which no optimum is fitted: a parabola has three coefficients."""
+"""Minimum number of values of the learning rate (or batch) for a fit, because a parabola has three coefficients."""
 _DENSE: Final = 20
-"""Residual degrees of freedom from which on the noise is taken from each residual (HC3) and not from all together."""
+"""Minimum residual degrees of freedom for estimating the noise from each residual (HC3) instead of from all
+together."""
 _SKEWS: Final = {"lr": (0.25, 0.25)}
 _SKEW: Final = (0.0, 0.3)
 _FOURTH: Final = (0.0, 0.05)
-"""What is assumed of the third and fourth order of a small sweep: coefficients over the second's, mean and deviation.
+"""Prior for the third and fourth order of a small sweep: mean and deviation of the coefficients relative to the
+second's.
 
 Losses rise faster above the best learning rate than below: in 61 slices of StepLaw's public grid (arXiv:2503.04715),
 within 2 to 8 % of the lowest loss, the ratio is 0.05 to 0.46 (5th to 95th percentile)."""
 _TYPICAL_NOISE: Final = 1e-3
-"""Relative noise of a final loss that is assumed until it has been estimated; estimating both at once ends at none."""
+"""Relative noise of a final loss, assumed until it is estimated; estimating both at once converges to zero noise."""
 _TYPICAL_DOF: Final = 2.0
-"""Degrees of freedom of the typical noise where fewer than :data:`_ENOUGH_CELLS` cells moderate each other."""
+"""Degrees of freedom of the typical noise if fewer than :data:`_ENOUGH_CELLS` cells moderate each other."""
 _ENOUGH_CELLS: Final = 3
 _SMALL_WIDTH: Final = 0.04
 """Kernel width of a small sweep."""
@@ -44,7 +47,7 @@ _SURFACES: Final = ((2, 0.02), (3, 0.03), (4, 0.04))
 class Cell:
     """The runs at one size and token budget.
 
-    :param settings: what was varied (``lr``, ``batch``) → its value in each run, positive
+    :param settings: varied setting (``lr``, ``batch``) → its value in each run, positive
     :param losses: final losses, nats per token
     """
 
@@ -60,7 +63,7 @@ class Optimum:
     :param log_errors: setting → standard error of the optimum's logarithm
     :param loss: the loss there
     :param near_edge: settings whose interval reaches beyond the tested values
-    :param runs: how many runs it is from
+    :param runs: number of runs of the fit
     """
 
     settings: Mapping[str, Estimate]
@@ -74,12 +77,12 @@ class Optimum:
 class _Polynomial:
     """A weighted fit around the optimum, in logarithms.
 
-    :param at: the stationary point, from the origin ``centre``
+    :param at: the stationary point, relative to the origin ``centre``
     :param centre: origin of the logarithms, ``(d,)``
     :param powers: of the monomials
     :param coefficients: of the monomials
     :param bread: inverse of the weighted normal matrix
-    :param precision: of what is assumed of the coefficients, times the noise variance, ``(m,)``
+    :param precision: precision of the prior of the coefficients, times the noise variance, ``(m,)``
     :param design: ``(n, m)``
     :param weights: ``(n,)``
     :param residuals: ``(n,)``
@@ -125,12 +128,13 @@ class _Polynomial:
 def find_optima(cells: Mapping[str, Cell]) -> dict[str, Optimum | FitRefusedError]:
     """Fit the optimum of each cell.
 
-    On up to some dozen runs it is a parabola (in two settings a paraboloid) in the logarithms, weighted towards the
-    lowest losses; the noise of small cells is moderated by that of the others. The interval for one setting is
-    Fieller's. On a dense grid polynomials of degree 2 to 4 are averaged; the difference between them counts as error.
+    With few runs (up to some dozens), the fit is a parabola (for two settings a paraboloid) in the logarithms,
+    weighted towards the lowest losses. The noise of small cells is moderated by that of the others. The interval for
+    one setting is Fieller's. On a dense grid, polynomials of degree 2 to 4 are averaged, and the difference between
+    them counts as error.
 
     :param cells: size → its runs
-    :returns: for each the optimum, or the refusal
+    :returns: for each cell the optimum, or the refusal
     """
     found: dict[str, Optimum | FitRefusedError] = {}
     fitted: dict[str, tuple[Cell, tuple[str, ...], list[_Polynomial]]] = {}
@@ -161,7 +165,7 @@ def find_optima(cells: Mapping[str, Cell]) -> dict[str, Optimum | FitRefusedErro
 
 
 def _noises(variances: Sequence[float], dofs: Sequence[float]) -> tuple[Array, Array]:
-    """Return the noise of small cells: moderated by each other, or where there are few by what is typical."""
+    """Return the noise of small cells: moderated by each other, or for few cells by the typical noise."""
     if len(variances) >= _ENOUGH_CELLS:
         return moderated_variances(variances, dofs)
     own, weight = np.asarray(variances, float), np.asarray(dofs, float)
@@ -176,12 +180,15 @@ def _varied(cell: Cell) -> tuple[str, ...]:
     for name in varied:
         if (count := len(set(cell.settings[name]))) < least:
             raise FitRefusedError(
-                f"{count} values of {name} have finished: an optimum needs {least}, spaced by a factor of 1.5 to 3"
+                f"{counted(count, f'value of {name} has', f'values of {name} have')} finished: an "
+                f"optimum needs {least}, spaced by "
+                "a factor of 1.5 to 3"
             )
     needed = len(_powers(len(varied), 2)) + 2
     if len(cell.losses) < needed:
         raise FitRefusedError(
-            f"{len(cell.losses)} runs have finished: an optimum in {' and '.join(varied)} needs {needed}"
+            f"{counted(len(cell.losses), 'run has', 'runs have')} finished: an optimum in "
+            f"{' and '.join(varied)} needs {needed}"
         )
     return varied
 
@@ -202,7 +209,7 @@ def _polynomials(cell: Cell, varied: Sequence[str], noise: float | None = None) 
     try:
         fit = _fit(points, losses, _powers(len(varied), 2) + higher, _SMALL_WIDTH, shape, noise)
     except FitRefusedError:
-        for name in varied:  # a loss that falls to an edge has no valley either
+        for name in varied:  # a loss that falls towards an edge has no valley either
             _check_edge(cell, name, cell.settings[name][int(losses.argmin())])
         raise
     for name, log_value in zip(varied, fit.at + fit.centre, strict=True):
@@ -222,10 +229,10 @@ def _fit(
 
     :param points: ``(n, d)`` logarithms of the settings
     :param losses: ``(n,)`` log losses
-    :param powers: of the monomials; the last are those that ``shape`` is about
-    :param width: relative loss above the lowest at which the weights end; more where too few runs are within
-    :param shape: ``(2 d, 2)`` what is assumed of the third and fourth order: mean and standard deviation of their
-        coefficients over the second's
+    :param powers: powers of the monomials; the last ones belong to ``shape``
+    :param width: relative loss above the lowest at which the weights end; larger if too few runs are within it
+    :param shape: ``(2 d, 2)`` prior of the third and fourth order: mean and standard deviation of the coefficients,
+        relative to the second's
     :param noise: residual variance, None to estimate it
     """
     d = points.shape[1]
@@ -349,16 +356,17 @@ def _optimum(cell: Cell, varied: Sequence[str], fits: Sequence[_Polynomial]) -> 
 def _fieller(fit: _Polynomial) -> Estimate:
     """Return Fieller's interval of a parabola's vertex (1954, doi:10.1111/j.2517-6161.1954.tb00159.x).
 
-    :raises FitRefusedError: if the interval has no end: the curvature is not different from none
+    :raises FitRefusedError: if the interval is unbounded, because the curvature does not differ significantly from
+        zero
     """
     covariance, t2 = fit.covariance(), quantile(fit.dof) ** 2
-    bend = fit.coefficients[2]  # the slope is none: the origin is the vertex
+    bend = fit.coefficients[2]  # without a slope, the origin is the vertex
     a = bend**2 - t2 * covariance[2, 2]
     b = -t2 * covariance[1, 2]
     c = -t2 * covariance[1, 1]
     if a <= 0 or b * b < a * c:
         raise FitRefusedError(
-            "the losses bend too little against their noise: test a wider range, or repeat runs with other seeds"
+            "the losses have too little curvature for their noise: test a wider range, or repeat runs with other seeds"
         )
     root = math.sqrt(b * b - a * c)
     centre = float(fit.centre[0])

@@ -1,4 +1,4 @@
-"""Published laws for comparison, each with its source and its own way of counting parameters."""
+"""Published laws for comparison, each with its source and its way of counting parameters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PublishedLaw:
-    """The laws of one paper; those that it does not give are None.
+    """The laws of one paper; missing ones are None.
 
     N is in parameters, D in tokens; C = 6 N D stands for floating point operations.
 
     :param name: short name
-    :param source: where the coefficients are
-    :param counts: the parameters that it calls N: ``unpadded`` (all) or ``non-embedding``
+    :param source: source of the coefficients
+    :param counts: parameters included in its N: ``unpadded`` (all) or ``non-embedding``
     :param lr: peak learning rate of N and D
     :param batch: batch in tokens of N and D
     :param loss: loss of N and D, nats per token, on the paper's own data

@@ -1,4 +1,4 @@
-"""Refusals of fits: each says what the data lack and what to train."""
+"""Refusals of fits; each message explains what the data lack and what to train."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_megatron.errors import AirflowMegatronError
 
 
 class FitRefusedError(AirflowMegatronError):
-    """The data do not determine what was asked for; the message says why and what would."""
+    """The data do not determine the requested fit; the message explains why, and which data would."""
 
 
 class EdgeOptimumError(FitRefusedError):
@@ -16,7 +16,7 @@ class EdgeOptimumError(FitRefusedError):
 
 
 def missing_for_fits() -> str:
-    """Return what to install before anything can be fitted; empty where it is there."""
+    """Return what to install to make fits, empty if nothing is missing."""
     if importlib.util.find_spec("scipy") is not None:
         return ""
-    return "there are no fits without scipy: pip install 'airflow-megatron[fits]'"
+    return "fits need scipy: pip install 'airflow-megatron[fits]'"

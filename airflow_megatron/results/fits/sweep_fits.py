@@ -14,6 +14,7 @@ from airflow_megatron.results.fits.published import PUBLISHED
 from airflow_megatron.results.fits.refusals import FitRefusedError
 from airflow_megatron.results.fits.sweep_runs import groups_of
 from airflow_megatron.results.tables.trainings import format_count
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +46,7 @@ class FitRow:
     :param name: what was fitted
     :param estimates: quantity → estimate
     :param remark: a remark for the reader
-    :param refusal: why there is no fit, empty where there is one
+    :param refusal: why there is no fit, empty if there is one
     """
 
     name: str
@@ -71,7 +72,7 @@ class FittedCell:
 
     @property
     def name(self) -> str:
-        """The size and the budget, as people write them."""
+        """The size and the budget, as readable text."""
         return f"N {format_count(self.parameters)}, D {format_count(self.tokens)}"
 
     @property
@@ -84,13 +85,13 @@ class FittedCell:
 
 @dataclass(frozen=True)
 class FamilyFits:
-    """The fits of runs that differ in size, tokens, learning rate and batch alone.
+    """The fits of runs that differ only in size, tokens, learning rate and batch.
 
-    :param family: what they share, empty where the sweep varies nothing else
+    :param family: values of the other swept parameters, empty if the sweep varies no others
     :param cells: sizes and budgets
     :param rows: kind of fit → its rows
-    :param laws: of the optimum: setting → the law that predictions use
-    :param surface: the law of the loss in N and D, or in one variable; None where all were refused
+    :param laws: laws of the optimum: setting → the law that predictions use
+    :param surface: the law of the loss in N and D, or in one variable; None if all were refused
     """
 
     family: str
@@ -104,7 +105,7 @@ class FamilyFits:
 class SweepFits:
     """The fits of a sweep.
 
-    :param counts: how parameters are counted
+    :param counts: way of counting parameters
     :param loss: ``validation`` or ``training``
     :param families: the fits
     :param left_out: runs that no fit uses, with the reason
@@ -119,18 +120,18 @@ class SweepFits:
 def fit_sweep(
     runs: SweepRuns, *, counts: str = "unpadded", kinds: Sequence[str] = KINDS, scale: float = 4.0
 ) -> SweepFits:
-    """Make the fits of a sweep; what its runs do not determine is refused in its row.
+    """Make the fits of a sweep; a row has the refusal of a fit that the runs do not determine.
 
     :param runs: the runs
-    :param counts: how to count parameters (:data:`~airflow_megatron.results.fits.sweep_runs.COUNTS`)
-    :param kinds: which of :data:`KINDS`
-    :param scale: of the prediction: times the largest size, and times the tokens it was trained on at most
+    :param counts: way of counting parameters (:data:`~airflow_megatron.results.fits.sweep_runs.COUNTS`)
+    :param kinds: the wanted ones of :data:`KINDS`
+    :param scale: factor of the prediction: times the largest size, and times its largest number of tokens
     :raises FitRefusedError: if there is no run to fit
     """
     known = [run for run in runs.runs if run.parameters.get(counts) and run.tokens > 0]
     left_out = list(runs.left_out)
     if unknown := len(runs.runs) - len(known):
-        left_out.append(f"{unknown} runs whose {counts} parameters are not known")
+        left_out.append(f"{counted(unknown, 'run')} whose {counts} parameters are not known")
     if not known:
         why = f" ({'; '.join(left_out)})" if left_out else ""
         raise FitRefusedError(f"there is no finished run to fit{why}")
@@ -208,7 +209,7 @@ def _optimum_laws(cells: Sequence[FittedCell]) -> tuple[dict[str, OptimumLaw], l
     rows: list[FitRow] = []
     for setting in _varied(cells):
         made = [_optimum_law(cells, setting, names, laws) for names in _forms(setting, cells)]
-        rows += [row for row in made if not row.refusal] or made[:1]  # one reason is enough
+        rows += [row for row in made if not row.refusal] or made[:1]  # one reason is sufficient
     return laws, rows
 
 
@@ -223,7 +224,7 @@ def _varied(cells: Sequence[FittedCell]) -> list[str]:
 def _optimum_law(
     cells: Sequence[FittedCell], setting: str, names: tuple[str, ...], laws: dict[str, OptimumLaw]
 ) -> FitRow:
-    """Fit the law of a setting; the first that there is goes into ``laws``."""
+    """Fit the laws of a setting; add the first one that is not refused to ``laws``."""
     have = [
         (cell, cell.optimum)
         for cell in cells
@@ -253,7 +254,7 @@ def _forms(setting: str, cells: Sequence[FittedCell]) -> list[tuple[str, ...]]:
 
 
 def _together(cells: Sequence[FittedCell]) -> bool:
-    """Return whether each size has one token budget alone."""
+    """Return whether each size has only one token budget."""
     return len({cell.parameters for cell in cells}) == len(cells)
 
 
@@ -262,7 +263,7 @@ def _variable(cell: FittedCell, name: str) -> float:
 
 
 def trunks_of(cells: Sequence[FittedCell]) -> list[int]:
-    """Return for each cell the number of its trunk: cells that have branches of the same points share one."""
+    """Return the number of the trunk of each cell; cells with branches of the same points share one."""
     trunks: list[int] = []
     points: list[set[str]] = []
     for number, cell in enumerate(cells):
@@ -289,7 +290,7 @@ def _loss_laws(cells: Sequence[FittedCell]) -> tuple[LossLaw | None, list[FitRow
             for name in names:
                 size, exponent = letters[name]
                 estimates |= {size: law.coefficient(name), exponent: law.exponent(name)}
-            return estimates, f"{len(losses)} losses, scatter {law.scatter:.2%}"
+            return estimates, f"{counted(len(losses), 'loss', 'losses')}, scatter {law.scatter:.2%}"
 
         return _attempt(label, make)
 
@@ -336,19 +337,21 @@ def _predictions(
     name = f"N {format_count(at['N'])}, D {format_count(at['D'])}"
     rows = [FitRow(name, estimates, f"{scale:g} times the largest size")]
     for law in PUBLISHED:
-        said: list[tuple[str, float, str]] = []
+        predictions: list[tuple[str, float, str]] = []
         for quantity, form in (("lr", ".3g"), ("batch", ".3g"), ("loss", ".4g")):
             formula = getattr(law, quantity)
             if formula is not None:
-                said.append((quantity, formula(at["N"], at["D"]), form))
-        if said:
-            text = ", ".join(f"{quantity} {value:{form}}" for quantity, value, form in said)
+                predictions.append((quantity, formula(at["N"], at["D"]), form))
+        if predictions:
+            text = ", ".join(f"{quantity} {value:{form}}" for quantity, value, form in predictions)
             rows.append(FitRow(law.name, remark=f"{text} ({law.counts} parameters)"))
     return rows
 
 
 def next_size(cells: Sequence[FittedCell], scale: float) -> dict[str, float]:
-    """Return N, D and C of the next size: so many times the largest, at its most tokens per parameter."""
+    """Return N, D and C of the next size: a multiple of the largest, with its largest number of tokens per
+    parameter.
+    """
     largest = max(cell.parameters for cell in cells)
     ratio = max(cell.tokens for cell in cells if cell.parameters == largest) / largest
     n = largest * scale
@@ -356,7 +359,7 @@ def next_size(cells: Sequence[FittedCell], scale: float) -> dict[str, float]:
 
 
 def to_json(fits: SweepFits) -> dict[str, Any]:
-    """Write the fits as a JSON object."""
+    """Return the fits as a JSON object."""
     return {
         "parameters": fits.counts,
         "loss": fits.loss,
@@ -384,7 +387,7 @@ def to_json(fits: SweepFits) -> dict[str, Any]:
 
 
 def display_tables(fits: SweepFits) -> list[tuple[str, str, list[list[str]]]]:
-    """Write the fits for people: title, note, and lines of cells with the headings first."""
+    """Return readable tables of the fits: title, note, and lines of cells with the headings first."""
     tables = []
     for family in fits.families:
         for kind, rows in family.rows.items():

@@ -1,4 +1,4 @@
-"""The finished runs of a sweep as fits need them: parameters, tokens, learning rate, batch, final loss."""
+"""The finished runs of a sweep, for fits: parameters, tokens, learning rate, batch, final loss."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from airflow_megatron.megatron.estimates.estimate import estimate
 from airflow_megatron.results.fits.kinds import ParameterCount
 from airflow_megatron.results.readings.progress import StageState
 from airflow_megatron.results.readings.sweep_jobs import format_value
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 COUNTS: Final = tuple(count.value for count in ParameterCount)
 _ANNEALED: Final = 0.5
-"""A run whose last learning rate is more than this part of its peak has not been annealed."""
+"""Fraction of the peak learning rate; a run that ends above it has not been annealed."""
 _SEEDS: Final = frozenset(("seed", "data_seed"))
 _SAME: Final = 0.02
-"""Token counts and parameters that differ by less are the same budget and the same size."""
+"""Relative difference below which token counts and parameters are the same budget and the same size."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,13 @@ class FinishedRun:
 
     :param point: its point
     :param branch: its branch
-    :param parameters: way of counting (:data:`COUNTS`) → number of parameters; None where not known
+    :param parameters: way of counting (:data:`COUNTS`) → number of parameters; None if unknown
     :param tokens: tokens seen
     :param lr: peak learning rate
     :param batch: tokens of a batch
     :param loss: final loss, nats per token
     :param swept: the swept parameters
-    :param family: what else the sweep varies, as text: fits are made within a family
+    :param family: values of the other swept parameters, as text; fits are made within a family
     """
 
     point: str
@@ -58,7 +59,7 @@ class SweepRuns:
     """The runs of a sweep.
 
     :param runs: those that fits use
-    :param loss: which loss it is: ``validation`` or ``training``
+    :param loss: kind of the losses: ``validation`` or ``training``
     :param left_out: why runs were left out, one sentence each
     """
 
@@ -68,11 +69,11 @@ class SweepRuns:
 
 
 def sweep_runs(table: ResultTable) -> SweepRuns:
-    """Take the runs of a result table that can be fitted.
+    """Return the runs of a result table that can be fitted.
 
-    Finished trainings count, cooldowns of one trunk among them: each is a run of its own number of tokens (Hägele
-    et al. 2024, arXiv:2405.18392). Runs at a high learning rate to the end, such as trunks, are left out where others
-    were annealed.
+    Finished trainings count, including cooldowns of one trunk: each is a run with its own number of tokens (Hägele et
+    al. 2024, arXiv:2405.18392). Runs with a high learning rate at the end, such as trunks, are left out if others were
+    annealed.
     """
     finished = [
         branch
@@ -81,10 +82,12 @@ def sweep_runs(table: ResultTable) -> SweepRuns:
     ]
     left_out = []
     if unfinished := len(table.branches) - len(finished):
-        left_out.append(f"{_runs(unfinished)} without a finite loss at the end")
+        left_out.append(f"{counted(unfinished, 'run')} without a finite loss at the end")
     annealed = [branch for branch in finished if _annealed(branch)]
     if annealed and (trunks := len(finished) - len(annealed)):
-        left_out.append(f"{_runs(trunks)} whose learning rate was not decayed, such as trunks of cooldowns")
+        left_out.append(
+            f"{counted(trunks, 'run')} whose learning rate was not decayed, such as trunks of cooldowns"
+        )
     chosen = annealed or finished
     validated = bool(chosen) and all(branch.row.validation_loss is not None for branch in chosen)
     counts: dict[tuple[object, ...], Mapping[str, float | None]] = {}
@@ -119,9 +122,9 @@ def sweep_runs(table: ResultTable) -> SweepRuns:
 
 
 def groups_of(values: Iterable[float], *, same: float = _SAME) -> dict[float, float]:
-    """Return for each positive value the first of those that are the same but for rounding.
+    """Map each positive value to the first value that equals it except for rounding.
 
-    :param same: relative difference that counts as none
+    :param same: relative difference of values that count as equal
     """
     groups: dict[float, float] = {}
     first = -math.inf
@@ -130,10 +133,6 @@ def groups_of(values: Iterable[float], *, same: float = _SAME) -> dict[float, fl
             first = value
         groups[value] = first
     return groups
-
-
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _annealed(branch: Branch) -> bool:
@@ -162,27 +161,29 @@ def _shape(job: SweepJob) -> tuple[object, ...]:
 
 
 def _counts(branch: Branch) -> dict[str, float | None]:
-    """Count parameters: those that the log has, and those that follow from the arguments."""
+    """Return the parameter counts from the log, and those computed from the arguments."""
     return estimated_counts(branch.job, branch.row.parameters, branch.row.parameters_without_padding)
 
 
 def estimated_counts(
     job: SweepJob, total: int | None = None, unpadded: int | None = None
 ) -> dict[str, float | None]:
-    """Count the parameters of a job's model in each way; None where its arguments do not say.
+    """Count the parameters of a job's model in each way; None if its arguments do not determine them.
 
-    :param total: as its log has them; None to work them out
-    :param unpadded: likewise, without the padding of the vocabulary
+    :param total: number in the log; None to compute it
+    :param unpadded: number in the log without the padding of the vocabulary; None to compute it
     """
     bare = None
     if job.release is not None:
         try:
             table = argument_table(job.release)
-            # nodes and the like are Slurm's
+            # nodes and similar keys belong to Slurm
             arguments = {name: value for name, value in job.params.items() if table.get(name) is not None}
             counted = estimate(arguments, max(1, job.processes), job.release).parameters
         except (AirflowMegatronError, ValueError, TypeError, ArithmeticError, KeyError):
-            counted = None  # the trainer takes what the estimate does not know: the log's number is left
+            counted = (
+                None  # the trainer accepts values that the estimate does not; the number in the log remains
+            )
         if counted is not None:
             total = total or counted.total
             unpadded = unpadded or counted.without_padding
@@ -195,7 +196,7 @@ def estimated_counts(
 
 
 def _families(runs: Sequence[FinishedRun]) -> list[str]:
-    """Name for each run the swept parameters that neither its size, tokens, learning rate and batch explain."""
+    """Return each run's swept parameters that size, tokens, learning rate and batch do not determine, as text."""
     tokens = groups_of(run.tokens for run in runs)
     cells: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
     for run in runs:

@@ -1,5 +1,5 @@
-"""Figures of results, whose bytes depend on what is drawn alone.
+"""Figures of results; their bytes depend only on the data.
 
-Imports ``fits``, ``tables`` and ``readings``.
-``report`` uses it.
+Imports ``fits``, ``tables``, ``readings`` and ``store``.
+``report``, ``simulation``, ``ui`` and the command line use it.
 """

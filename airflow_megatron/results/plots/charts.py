@@ -1,4 +1,4 @@
-"""A figure as data, which is drawn as a picture and, in the report's page, by the page itself."""
+"""A figure as data, which is drawn as a picture, and by scripts in the report's page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLOURS: Final = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b"),
     *("#56b4e9", "#7f3fbf", "#8c564b", "#5f9e2f", "#e0437b"),
 )
-"""Colours of curves, those of ``ui/static/curves.js``; safe for the colour-blind as far as ten can be."""
+"""Colours of curves, as in ``ui/static/curves.js``; as distinct for the colour-blind as ten colours can be."""
 _DASHES: Final[tuple[Any, ...]] = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 _MOST_ENTRIES: Final = 24
 _DIGITS: Final = 6
@@ -35,11 +35,12 @@ _DIGITS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values that belong together; all that is not a finite number is left out.
+    """A series of values; values that are not finite numbers are left out.
 
-    :param name: in the legend
+    :param name: name in the legend
+
     :param points: (x, y) in the order in which a line joins them
-    :param colour: number of the colour, any; None for grey
+    :param colour: index of the colour, modulo their number; None for grey
     :param line: whether a line joins the points
     :param dash: number of the line's pattern, 0 for a solid line
     :param marks: whether each point has a mark
@@ -60,7 +61,7 @@ class Series:
 
     @property
     def hex_colour(self) -> str:
-        """The colour as CSS and matplotlib write it."""
+        """The colour in the notation of CSS and matplotlib."""
         return GREY if self.colour is None else COLOURS[self.colour % len(COLOURS)]
 
 
@@ -68,12 +69,14 @@ class Series:
 class Panel:
     """One pair of axes.
 
-    :param title: above it
+    :param title: title above the axes
+
     :param x: label of the x axis, with its unit
     :param y: label of the y axis, with its unit
-    :param series: what it shows
+    :param series: the series that it shows
     :param log_x: whether the x axis is logarithmic
-    :param log_y: whether the y axis is
+    :param log_y: whether the y axis is logarithmic
+
     """
 
     title: str
@@ -89,7 +92,7 @@ class Chart:
     """A figure.
 
     :param name: file name without suffix
-    :param title: what it shows, in a few words
+    :param title: a short description
     :param note: how to read it
     :param panels: at least one
     """
@@ -100,7 +103,7 @@ class Chart:
     panels: tuple[Panel, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the page draws it; see ``ui/static/charts.js``."""
+        """Return the JSON data that ``ui/static/charts.js`` draws."""
         return {
             "title": self.title,
             "panels": [
@@ -142,7 +145,7 @@ def _rounded(value: float) -> float | None:
 
 
 def draw_charts(charts: Iterable[Chart]) -> list[Plot]:
-    """Draw charts as pictures; what cannot be drawn is left out."""
+    """Draw charts as pictures; leave out charts that cannot be drawn."""
     plots = []
     for chart in charts:
         with attempted(chart.name), figures() as make:

@@ -1,4 +1,4 @@
-"""Figures in the project's style, as pictures whose bytes depend on what is drawn alone."""
+"""Figures in the project's style, as pictures whose bytes depend only on the drawn data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 PANELS_PER_ROW: Final = 3
 MOST_PANELS: Final = 60
-"""More can neither be read nor, some thousand pixels further, be drawn."""
+"""Maximum number of panels; more are unreadable, and a few thousand pixels more cannot be drawn."""
 _LONGEST_LABEL: Final = 300
 GREY: Final = "#5a5a5a"
 _STYLE: Final[dict[Any, Any]] = {
@@ -52,12 +52,12 @@ class Plot:
     """One drawn plot.
 
     :param name: file name without suffix
-    :param title: what it shows, in a few words
+    :param title: a short description
     :param note: how to read it
-    :param png: the picture
-    :param svg: the picture
-    :param pdf: the picture
-    :param chart: what it shows as data, None where a page shows the picture
+    :param png: the picture as PNG
+    :param svg: the picture as SVG
+    :param pdf: the picture as PDF
+    :param chart: its data, None if a page shows the picture
     """
 
     name: str
@@ -70,19 +70,19 @@ class Plot:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What to write: the file's name and its content."""
+        """The files to write: name → content."""
         return {f"{self.name}.png": self.png, f"{self.name}.svg": self.svg, f"{self.name}.pdf": self.pdf}
 
 
 def missing_for_plots() -> str:
-    """Return what to install before anything can be drawn; empty where it is there."""
+    """Return what to install to draw plots, empty if nothing is missing."""
     if importlib.util.find_spec("matplotlib") is not None:
         return ""
-    return "there are no plots without matplotlib: pip install 'airflow-megatron[plots]'"
+    return "plots need matplotlib: pip install 'airflow-megatron[plots]'"
 
 
 class FigureMaker:
-    """Makes figures with a given number of panels and remembers them, to be closed."""
+    """Factory of figures with a given number of panels; it records them, so that the caller can free them."""
 
     def __init__(self) -> None:
         self.made: list[Figure] = []
@@ -105,13 +105,13 @@ class FigureMaker:
 
 
 def plain(text: str) -> str:
-    """Return a label that matplotlib draws literally: it would read text between two ``$`` as a formula."""
+    """Return a label that matplotlib draws literally, without formulas between two ``$``."""
     return shown(text[:_LONGEST_LABEL]).replace("$", r"\$")
 
 
 @contextmanager
 def figures() -> Iterator[FigureMaker]:
-    """Draw with the project's style, whatever the reader's matplotlibrc says, and free the figures."""
+    """Draw with the project's style regardless of the user's matplotlibrc, and free the figures."""
     import matplotlib as mpl
 
     maker = FigureMaker()
@@ -125,7 +125,7 @@ def figures() -> Iterator[FigureMaker]:
 
 @contextmanager
 def attempted(name: str) -> Iterator[None]:
-    """Skip a figure or fit that cannot be made: the tables hold the data and are written anyway."""
+    """Skip a figure or fit that cannot be made; the tables contain the data and are written anyway."""
     try:
         yield
     except Exception as error:
@@ -174,7 +174,7 @@ def outer_labels(axes: Sequence[Axes], x_label: str, y_label: str) -> None:
 def line_entry(
     style: Any, label: str, *, marker: str = "", colour: str = GREY, hollow: bool = False
 ) -> Line2D:
-    """Return a legend's entry that stands for no line of the figure."""
+    """Return a legend entry without a line in the figure."""
     from matplotlib.lines import Line2D
 
     return Line2D(

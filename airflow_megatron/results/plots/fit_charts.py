@@ -22,7 +22,7 @@ _VARIABLES: Final = {"N": "N (parameters)", "D": "D (tokens)", "C": "C = 6 N D (
 
 
 def fit_charts(fits: SweepFits) -> list[Chart]:
-    """Return the charts of a sweep's fits, each only where there is something to show."""
+    """Return the charts of a sweep's fits that have data."""
     charts: list[Chart] = []
     for number, family in enumerate(fits.families, 1):
         suffix = "" if len(fits.families) == 1 else f"_{number}"
@@ -52,7 +52,7 @@ def _valley(cell: FittedCell, batches: Sequence[float]) -> Panel:
         points = sorted((run.lr, run.loss) for run in cell.runs if run.lr and (run.batch or 0.0) == batch)
         if points:
             name = f"batch {format_count(batch)} tokens" if batch else "runs"
-            lowest = dict(sorted(points, reverse=True))  # of several runs at a rate the lowest stays
+            lowest = dict(sorted(points, reverse=True))  # of several runs at a rate, keep the lowest loss
             series.append(Series(name, tuple(points), index))
             series.append(Series(name, tuple(sorted(lowest.items())), index, line=True, marks=False))
     found = cell.optimum
@@ -133,7 +133,9 @@ def _law_panel(family: FamilyFits, setting: str, variable: str) -> Panel:
 def _lines(
     name: str, predicted: Any, cells: Sequence[FittedCell], variable: str, colour: int | None, dash: int
 ) -> list[Series]:
-    """Return what a law says of some cells: a line for each value of what is not on the axis."""
+    """Return the predictions of a law for some cells: a line for each value of the variable that is not on the
+    axis.
+    """
     other = "D" if variable == "N" else "N"
     groups: dict[float, list[tuple[float, float]]] = {}
     for cell in cells:

@@ -29,7 +29,7 @@ _STYLES: Final = ("--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1)))
 
 
 def draw_fits(fits: SweepFits) -> list[Plot]:
-    """Draw what a sweep's fits have found over compute, C = 6 N D; nothing for fewer than two sizes or budgets."""
+    """Draw the results of a sweep's fits over compute, C = 6 N D; nothing for fewer than two sizes or budgets."""
     plots = []
     for number, family in enumerate(fits.families, 1):
         name = "fits" if len(fits.families) == 1 else f"fits_{number}"

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 _BATCH_NAMES: Final = ("global_batch_size", "batch_size", "gbs", "batch")
 _MOST_LABELS: Final = 60
-"""Cells of a panel whose losses are written into them."""
+"""Maximum number of cells of a panel for writing the losses into them."""
 
 
 def draw_maps(table: ResultTable) -> list[Plot]:
-    """Draw the maps of a sweep that varies learning rate and batch; nothing of another."""
+    """Draw the maps of a sweep that varies learning rate and batch; nothing for other sweeps."""
     batch = next((name for name in table.parameter_names if name.lower() in _BATCH_NAMES), None)
     if batch is None:
         return []
@@ -89,7 +89,7 @@ def _draw(axis: Axes, rows: Sequence[ResultRow], batch: str) -> None:
     axis.grid(visible=False)
     if losses:
         low = min(losses.values())
-        # the worst cells would leave no colours for the good ones
+        # otherwise the worst cells would use up the range of colours
         high = sorted(losses.values())[int(0.8 * (len(losses) - 1))]
         axis.pcolormesh(
             grid, cmap="viridis_r", vmin=low, vmax=max(high, low * 1.0001), edgecolors="white", linewidth=0.5

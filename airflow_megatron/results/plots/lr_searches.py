@@ -39,9 +39,9 @@ _COMPARED: Final = "optimizer"
 
 @dataclass(frozen=True, slots=True)
 class LearningRateSearch:
-    """One search; figures that are not known are None.
+    """One search; unknown values are None.
 
-    ``Megatron-LM/megatron_core_trainer/optimization/lr_curve.py`` defines the figures.
+    ``Megatron-LM/megatron_core_trainer/optimization/lr_curve.py`` defines the values.
 
     :param point: name of the point
     :param sweep_params: the swept parameters
@@ -54,7 +54,7 @@ class LearningRateSearch:
     :param blow_up: learning rate from which on the loss is above its start
     :param minima: every local minimum
     :param curve: points (learning rate, smoothed loss)
-    :param best: it has the lowest loss of those that differ from it in the optimizer alone
+    :param best: whether it has the lowest loss of the searches that differ only in the optimizer
     """
 
     point: str
@@ -81,7 +81,7 @@ def read_searches(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Lea
     """Read the results of a sweep's searches.
 
     :param snapshot: the run directories.
-    :param jobs: the jobs of the plan; those of other kinds are passed over.
+    :param jobs: the jobs of the plan; other kinds are ignored.
     :returns: one for each ``lr_finder`` job, in the plan's order.
     """
     searches = [_search(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "search"]
@@ -138,7 +138,7 @@ _FIGURES: Final[tuple[Figure[LearningRateSearch], ...]] = (
 def search_table(searches: Sequence[LearningRateSearch]) -> PointTable[LearningRateSearch]:
     """Make the table of a sweep's searches.
 
-    :param searches: as :func:`read_searches` reads them.
+    :param searches: result of :func:`read_searches`.
     """
     return PointTable(
         name="lr_finder",
@@ -151,10 +151,10 @@ def search_table(searches: Sequence[LearningRateSearch]) -> PointTable[LearningR
 
 
 def draw_searches(searches: Sequence[LearningRateSearch]) -> list[Plot]:
-    """Draw the curves of a sweep's searches, those that differ in the optimizer alone in one panel.
+    """Draw the curves of a sweep's searches, with one panel for searches that differ only in the optimizer.
 
-    :param searches: as :func:`read_searches` reads them.
-    :returns: one plot, or none where there is no curve.
+    :param searches: result of :func:`read_searches`.
+    :returns: one plot, or none without curves.
     """
     drawn = [search for search in searches if len(search.curve) > 1]
     if not drawn:

@@ -1,9 +1,9 @@
 """Plots of a sweep's results.
 
-Each plot has one panel per group of points (equal swept parameters but the learning rate, usually the model's
-size) and colours by learning rate, so that it stays readable with a hundred runs. Colours come from a map
-that is even in lightness and safe for the colour-blind; legends stand outside the axes. Files are PNG and
-SVG, and equal results give equal bytes.
+Each plot has one panel per group of points (equal swept parameters except the learning rate, usually the model's size)
+and colours by learning rate, so that it stays readable with a hundred runs. Colours come from a map that is even in
+lightness and safe for the colour-blind; legends are outside the axes. Files are PNG and SVG, and equal results give
+equal bytes.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def draw_plots(table: ResultTable) -> list[Plot]:
     """Draw every plot that the results have data for.
 
     :param table: the result table with its branches.
-    :returns: loss curves, loss against learning rate, gain of the cooldowns, evaluations; each only where
-        there is something to show.
+    :returns: loss curves, loss against learning rate, gain of the cooldowns, evaluations; each only if there are data
+        for it.
     """
     plots = []
     for name, title, note, draw in _PLOTS:
@@ -71,13 +71,13 @@ def draw_plots(table: ResultTable) -> list[Plot]:
 
 
 def loss_curve(branch: Branch, trunk: Branch | None = None) -> Curve:
-    """Take a branch's training loss over tokens.
+    """Return a branch's training loss over tokens.
 
     :param branch: the branch.
-    :param trunk: the training from whose checkpoint it starts: its losses are in the first means,
-        as wide as the trunk's own, so that the curve continues that of the trunk.
-    :returns: points (tokens, nats per token), smoothed by a running mean over a thirtieth of the curve;
-        samples stand for tokens when the parameters have no sequence length.
+    :param trunk: the training from whose checkpoint it starts; the first means include its losses and are as wide as
+        those of the trunk, so that the curve continues the trunk's.
+    :returns: points (tokens, nats per token), smoothed by a running mean over a thirtieth of the curve; the unit is
+        samples if the parameters have no sequence length.
     """
     raw = _losses(branch)
     before = _losses(trunk) if trunk is not None and raw else []
@@ -93,7 +93,7 @@ def loss_curve(branch: Branch, trunk: Branch | None = None) -> Curve:
 
 
 def _losses(branch: Branch) -> Curve:
-    """Return the losses that a training has logged, as they are."""
+    """Return the logged losses of a training, without smoothing."""
     per_sample = branch.job.seq_length or 1
     return [
         (float(record.consumed_samples * per_sample), record.loss)
@@ -103,7 +103,7 @@ def _losses(branch: Branch) -> Curve:
 
 
 def loss_at(curve: Curve, tokens: float) -> float | None:
-    """Read a curve at a number of tokens, linearly between its points; None outside of it."""
+    """Interpolate a curve linearly at a number of tokens; None outside of its range."""
     if not curve or not curve[0][0] <= tokens <= curve[-1][0]:
         return None
     for (left, low), (right, high) in itertools.pairwise(curve):
@@ -158,7 +158,7 @@ def _loss_by_learning_rate(table: ResultTable, make: FigureMaker) -> Figure | No
     known = [row for row in rows if row.loss is not None]
     if len({row.learning_rate for row in rows}) < 2 or not known:
         return None
-    # Losses on different data do not compare: without one validation loss all stand with their training loss.
+    # Losses on different data are not comparable: if one validation loss is missing, use training losses for all.
     validated = all(row.validation_loss is not None for row in known)
     branches = _branches_by_tokens(rows)
     groups = list(dict.fromkeys(row.group for row in rows))
@@ -222,7 +222,7 @@ def _cooldown_gain(table: ResultTable, make: FigureMaker) -> Figure | None:
         inside = [pair for pair in pairs if colours.panel_of(pair[0]) == panel]
         rates = sorted({row.learning_rate or 0.0 for row, *_ in inside})
         for row, tokens, stable, cooled in inside:
-            # Runs of one budget stand side by side, by learning rate.
+            # Runs of one budget are side by side, by learning rate.
             step = rates.index(row.learning_rate or 0.0) - (len(rates) - 1) / 2
             x = budgets.index(tokens) + step * min(0.12, 0.7 / max(1, len(rates)))
             colour = colours.of(row)
@@ -244,10 +244,10 @@ def _cooldown_gain(table: ResultTable, make: FigureMaker) -> Figure | None:
 
 
 def _cooldown_pairs(table: ResultTable) -> tuple[list[CooldownPair], str]:
-    """Pair each cooldown with its stable phase, and name the kind of loss.
+    """Return each cooldown with its stable phase, and the kind of loss.
 
-    It is the validation loss where both were validated at the cooldown's last iteration, for every cooldown;
-    else the training loss.
+    The kind is the validation loss if, for every cooldown, both were validated at the cooldown's last iteration;
+    otherwise the training loss.
     """
     trained: list[CooldownPair] = []
     validated: list[CooldownPair] = []
@@ -268,7 +268,7 @@ def _cooldown_pairs(table: ResultTable) -> tuple[list[CooldownPair], str]:
 
 
 def _loss_during_training(branch: Branch, iteration: int) -> float | None:
-    """Read the validation loss at an iteration, but not the final one: that is taken on other samples."""
+    """Return the validation loss at an iteration, except the final one, which uses other samples."""
     for record in branch.training.validations:
         if record.iteration == iteration and record.split == "validation" and not record.final:
             return record.loss
@@ -331,7 +331,7 @@ def _evaluations(table: ResultTable, make: FigureMaker) -> Figure | None:
 
 
 class _Colours:
-    """Colours by learning rate, where the sweep has several; else by group of points."""
+    """Colours by learning rate if the sweep has several, otherwise by group of points."""
 
     def __init__(self, rows: Sequence[ResultRow]) -> None:
         self._rows = rows
@@ -383,7 +383,7 @@ class _Colours:
 
 
 def _branch_point(trunk: Curve, branch: Curve) -> Curve:
-    """Take the trunk's last point before a branch, where the trunk gets that far."""
+    """Return the trunk's last point before a branch, if the trunk has one."""
     before = [point for point in trunk if point[0] <= branch[0][0]]
     reaches = len(before) < len(trunk) or (before and branch[0][0] - before[-1][0] <= 2 * _step(branch))
     return before[-1:] if reaches else []
@@ -408,7 +408,7 @@ def _group_label(group: Group, rows: Iterable[ResultRow], *, separator: str = ":
 
 
 def _naming_items(group: Group, groups: set[Group]) -> Group:
-    """Return the one item that distinguishes all groups, a word rather than a number; else all items."""
+    """Return the one item that distinguishes all groups, preferably a word; otherwise all items."""
     for key, value in sorted(group, key=lambda item: item[1].replace(".", "").isdigit()):
         values = [dict(other).get(key) for other in groups]
         if len(values) > 1 and len(set(values)) == len(values):
@@ -442,7 +442,7 @@ def _tokens_label(table: ResultTable) -> str:
 
 
 def _zoom(axis: Axes, losses: Sequence[float]) -> None:
-    """Leave the first steep descent out of the view when it takes most of it: runs differ at the bottom."""
+    """Exclude the first steep descent from the view if it takes most of it, because runs differ at the bottom."""
     finite = sorted(losses)
     if len(finite) < 20:
         return

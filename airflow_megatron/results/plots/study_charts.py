@@ -25,7 +25,7 @@ _COMPUTE: Final = "C = 6 N D (operations)"
 _MOST_POINTS: Final = 200
 _STEPS: Final = 40
 _FARTHER: Final = 16.0
-"""How far the law is drawn beyond the most compute: a size four times as large with four times the tokens."""
+"""Factor beyond the maximum compute up to which the law is drawn: four times the size with four times the tokens."""
 
 
 def study_charts(
@@ -43,9 +43,9 @@ def study_charts(
 
 
 def operations(branch: Branch, tokens: float | None = None) -> float | None:
-    """Return C = 6 N D of a training, N without the padding of the vocabulary; None where N or D is not known.
+    """Return C = 6 N D of a training, with N without the padding of the vocabulary; None if N or D is unknown.
 
-    :param tokens: D; None for those at its end
+    :param tokens: D; None for the tokens at its end
     """
     row = branch.row
     size = row.parameters_without_padding or row.parameters

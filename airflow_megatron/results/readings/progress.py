@@ -11,10 +11,9 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.slurm.remote.records import JobRecord
-from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.restarts import explained
 from airflow_megatron.slurm.verdicts.verdict import Outcome
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.logs.log_lines import IterationRecord
     from airflow_megatron.results.readings.snapshot import AttemptSnapshot, RunSnapshot, SweepSnapshot
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
+    from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 
 
 class StageState(StrEnum):
@@ -107,11 +107,15 @@ _STATUS_FIELDS: Final = tuple(item.name for item in fields(StageStatus))
 
 @dataclass(frozen=True, slots=True)
 class ProgressGrid:
-    """The jobs of a sweep by point and stage, in the plan's order."""
+    """The jobs of a sweep by point and stage, in the plan's order.
+
+    :param without_queue: clusters whose squeue did not answer; the states of their jobs are those of the files
+    """
 
     points: tuple[str, ...]
     stages: tuple[str, ...]
     cells: Mapping[tuple[str, str], StageStatus]
+    without_queue: tuple[str, ...] = ()
 
     def count(self, state: StageState) -> int:
         """Count the jobs in a state."""
@@ -125,7 +129,10 @@ class ProgressGrid:
     def summary(self) -> str:
         """Count the jobs by state in one line: ``12 jobs: 3 finished, 2 running, 7 waiting``."""
         counts = ", ".join(f"{number} {state}" for state, number in self.counts().items())
-        return f"{len(self.cells)} jobs: {counts}" if counts else "no jobs"
+        if not counts:
+            return "no jobs"
+        where = f" (squeue does not answer on {', '.join(self.without_queue)}: states are from files alone)"
+        return f"{counted(len(self.cells), 'job')}: {counts}{where if self.without_queue else ''}"
 
     def counts(self) -> dict[str, int]:
         """Count the jobs by state, without states that no job has."""
@@ -133,7 +140,8 @@ class ProgressGrid:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data: the counts, and one object for each job."""
-        return {"counts": self.counts(), "jobs": [status.to_json() for status in self.cells.values()]}
+        jobs = [status.to_json() for status in self.cells.values()]
+        return {"counts": self.counts(), "without_queue": list(self.without_queue), "jobs": jobs}
 
 
 _SUMMARY_ORDER: Final = (
@@ -197,7 +205,7 @@ def stage_status(
     :returns: its status.
     """
     attempts = run.attempts.get(job.stage, [])
-    verdict = RecordedVerdict.from_json(run.verdicts.get(job.stage))
+    verdict = run.verdicts.get(job.stage)
     # a job that waits in the queue for another job is not due
     due = [item for item in attempts if item.started or not item.chained]
     latest = due[-1] if due else None
@@ -222,15 +230,19 @@ def stage_status(
         train_iters=train_iters,
         loss=loss,
         seconds_left=seconds_left,
-        reason=_reason(state, verdict),
+        reason=_reason(state, _of_attempt(state, latest) or verdict),
         behind=_behind(state, latest),
         intended=state is StageState.CANCELLED and verdict is not None and verdict.intended,
     )
 
 
 def _behind(state: StageState, latest: AttemptSnapshot | None) -> str:
-    record = JobRecord.from_json(latest.job) if latest is not None and state is StageState.PENDING else None
+    record = latest.job if latest is not None and state is StageState.PENDING else None
     return record.behind if record is not None else ""
+
+
+def _of_attempt(state: StageState, latest: AttemptSnapshot | None) -> RecordedVerdict | None:
+    return latest.verdict if latest is not None and state is StageState.RESTARTING else None
 
 
 def _reason(state: StageState, recorded: RecordedVerdict | None) -> str:
@@ -269,16 +281,22 @@ def _state(
     if in_queue == "CANCELLED" and judged is None:
         return StageState.CANCELLED
     if latest.exit is not None:
-        return judged or StageState.ENDED
+        return judged or _ended(latest)
     if judged is not None:
         return judged
     if queue_states is not None and latest.job_id:
         # a job that has left the queue, or that squeue lists as ended, has ended, even if its files show no end
-        return StageState.ENDED
+        return _ended(latest)
     logged = any(log.stage == job.stage and log.attempt == latest.number for log in run.logs)
     if latest.started or logged:
         return StageState.RUNNING
     return StageState.PENDING if latest.job_id else StageState.WAITING
+
+
+def _ended(latest: AttemptSnapshot) -> StageState:
+    """Return the state of a stage without a verdict; if its attempt has one, the next attempt follows after a pause."""
+    judged = latest.verdict is not None and latest.verdict.outcome is not Outcome.FINISHED
+    return StageState.RESTARTING if judged else StageState.ENDED
 
 
 def _last_iteration(run: RunSnapshot, job: SweepJob) -> IterationRecord | None:

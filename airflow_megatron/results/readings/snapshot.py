@@ -24,10 +24,12 @@ from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.records import (
     ExitRecord,
+    JobRecord,
     read_object,
 )
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.gpu_samples import SUMMARY, GpuUse, read_summary
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.stage_records import attempt_state
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
 from airflow_megatron.spec.layout.run_layout import (
@@ -114,10 +116,10 @@ class AttemptSnapshot:
     job_id: str | None = None
     started: bool = False
     chained: bool = False
-    job: dict[str, Any] | None = None
+    job: JobRecord | None = None
     exit: ExitRecord | None = None
     gpus: tuple[GpuUse, ...] = ()
-    verdict: dict[str, Any] | None = None
+    verdict: RecordedVerdict | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class RunSnapshot:
     run_dir: str
     exists: bool = True
     attempts: dict[str, list[AttemptSnapshot]] = field(default_factory=dict)
-    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    verdicts: dict[str, RecordedVerdict] = field(default_factory=dict)
     logs: list[LogExtract] = field(default_factory=list)
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
     of_runs: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
@@ -404,7 +406,11 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
             if record.number is not None:
                 attempts.setdefault((record.stage, record.number), {})[record.name] = text
             elif record.name == VERDICT_RECORD:
-                _keep_object(run, run.verdicts, record.stage, path, text)
+                verdict = RecordedVerdict.read(text)
+                if verdict is None:
+                    run.unreadable.append(path)
+                else:
+                    run.verdicts[record.stage] = verdict
     for (stage, number), held in sorted(attempts.items()):
         left = attempt_state(number, held)
         run.attempts.setdefault(stage, []).append(
@@ -413,7 +419,7 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
                 job_id=left.job_id,
                 chained=left.chained,
                 started=OWNER_RECORD in held or EXIT_RECORD in held,
-                job=read_object(held.get(JOB_RECORD)),
+                job=JobRecord.from_json(read_object(held.get(JOB_RECORD))),
                 exit=left.exit,
                 gpus=tuple(
                     use
@@ -421,7 +427,7 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
                     if path.startswith(f"{GPU_SAMPLES}/")
                     for use in read_summary(path.removeprefix(f"{GPU_SAMPLES}/").removesuffix(".csv"), text)
                 ),
-                verdict=read_object(held.get(VERDICT_RECORD)),
+                verdict=RecordedVerdict.read(held.get(VERDICT_RECORD)),
             )
         )
 

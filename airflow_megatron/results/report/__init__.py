@@ -1,5 +1,5 @@
-"""The report of a run: table files, plots, one HTML page, and the folders that keep it.
+"""The report of a run: table files, plots, one HTML page, and the folders that contain it.
 
-Imports the other rooms of ``results``.
-``plan.run_results`` and the web page use it.
+Imports ``plots``, ``fits``, ``tables`` and ``readings``.
+``plan.run_results``, the operators and the command line use it.
 """

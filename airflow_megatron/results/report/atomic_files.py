@@ -1,4 +1,4 @@
-"""Writing result files so that a reader never sees half of one."""
+"""Atomic writing of result files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> Path:
-    """Write a file by renaming a finished one into place.
+    """Write a complete temporary file, and rename it to the final name.
 
-    :param path: the file; its directory is made if need be.
+    :param path: the file; its directory is created if missing.
     :param content: text (written as UTF-8) or bytes.
     :returns: ``path``.
     """

@@ -1,4 +1,4 @@
-"""The data of the report's interactive page, in the form in which the live page gets them from its server."""
+"""The data of the report's interactive page, in the form that the server sends to the live page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 METRICS: Final = ("loss", "learning_rate", "grad_norm", "throughput")
 _ALL_POINTS: Final = 40_000
-"""Values of all curves together: each is some 60 bytes of the page."""
+"""Maximum number of values of all curves; each takes about 60 bytes of the page."""
 _MOST: Final = 300
 _LEAST: Final = 20
 _LETTERS: Final = {
@@ -49,10 +49,10 @@ def page_data(
 ) -> str:
     """Return the page's data as JSON in ASCII.
 
-    :param table: of trainings
+    :param table: the table of trainings
     :param grid: the state of every job
-    :param attempts: of all jobs
-    :param charts: of the page's figures, None for one that is a picture alone
+    :param attempts: the attempts of all jobs
+    :param charts: the charts of the page's figures, None for a figure that is only a picture
     """
     data = {
         "rows": _rows(table, grid, attempts),
@@ -131,7 +131,7 @@ def _curves(table: ResultTable) -> list[dict[str, Any]]:
 
 
 def _costs(branch: Branch) -> dict[int, tuple[float, float]]:
-    """Return iteration → FLOPs and hours of the training up to it, those of its trunk left out."""
+    """Return iteration → FLOPs and hours of the training up to it, without those of its trunk."""
     flops = hours = 0.0
     found: dict[int, tuple[float, float]] = {}
     before: int | None = None

@@ -1,4 +1,4 @@
-"""The scripts and styles of the report's page: those of the live page, in one text that needs no other file."""
+"""The scripts and styles of the report's page: those of the live page as one text, so that no other file is needed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LEFT: Final = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 class PageScriptError(AirflowMegatronError, ValueError):
-    """A script of the page is written in a way that cannot be put into one text."""
+    """A script of the page has a form that cannot be combined with the others."""
 
 
 def page_script() -> str:
-    """Return the page's modules as one script: a page in a file cannot import others.
+    """Return the page's modules as one script, because a page in a file cannot import modules.
 
-    :raises PageScriptError: if a module imports or exports otherwise than with names in braces
+    :raises PageScriptError: if a module imports or exports in another form than names in braces
     """
     done: dict[str, str] = {}
     _add(_START, done)
@@ -33,7 +33,7 @@ def page_script() -> str:
 
 
 def _add(name: str, done: dict[str, str]) -> None:
-    """Put a module behind those that it imports; each becomes a function that leaves its exports in ``modules``."""
+    """Append a module after those that it imports, as a function that stores its exports in ``modules``."""
     if name in done:
         return
     path = _OWN / name if (_OWN / name).is_file() else _LIVE / name
@@ -48,7 +48,7 @@ def _add(name: str, done: dict[str, str]) -> None:
 
 
 def page_style() -> str:
-    """Return the styles of the live page, of its charts where they are there, and of the report."""
+    """Return the styles of the live page, of its charts if installed, and of the report."""
     sheets = [_LIVE / "page.css", _LIVE / "vendor" / "uplot" / "uPlot.min.css", _OWN / "report.css"]
     return "\n".join(path.read_text(encoding="utf-8") for path in sheets if path.is_file()).replace(
         "</", "<\\/"
@@ -56,6 +56,6 @@ def page_style() -> str:
 
 
 def chart_library() -> str:
-    """Return the chart library; empty in a checkout that has not fetched it: then the page shows pictures."""
+    """Return the chart library; empty in a checkout without it, where the page shows pictures."""
     path = _LIVE / "vendor" / "uplot" / "uPlot.iife.min.js"
     return path.read_text(encoding="utf-8").replace("</script", "<\\/script") if path.is_file() else ""

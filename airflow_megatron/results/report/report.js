@@ -10,8 +10,8 @@ import { PointTable } from "./table.js";
 const data = JSON.parse(byId("results-data").textContent);
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-function theme() {
-  document.documentElement.dataset.theme = dark.matches ? "dark" : "light";
+function theme(isDark = dark.matches) {
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
   document.dispatchEvent(new Event("themechange"));
 }
 
@@ -50,7 +50,7 @@ function pointsPart() {
       "div",
       { class: "controls" },
       h("label", {}, "Filter ", h("input", { type: "text", id: "filter", spellcheck: "false", autocomplete: "off", "aria-describedby": "filter-error", placeholder: "state == failed or loss < 2.5" })),
-      box("constants", "hide columns that are equal in all points or follow from another", true),
+      box("constants", "hide columns with equal values or that correspond to another column", true),
       h("span", { id: "count", class: "quiet", role: "status" }),
       h("span", { id: "filter-error", class: "error", role: "alert" }),
     ),
@@ -135,7 +135,9 @@ for (const head of document.querySelectorAll("table.results th")) {
   head.replaceChildren(button);
 }
 theme();
-dark.addEventListener("change", theme);
+dark.addEventListener("change", () => theme());
+window.addEventListener("beforeprint", () => theme(false));
+window.addEventListener("afterprint", () => theme());
 if (data.rows.length) interactive();
 if (typeof uPlot !== "undefined") {
   const figures = [...document.querySelectorAll("figure")].flatMap((figure, at) => (data.charts[at] ? [new Figure(figure, data.charts[at])] : []));

@@ -1,4 +1,4 @@
-"""The report of a sweep: table files, plots, and one HTML page that holds all of it."""
+"""The report of a sweep: table files, plots, and one HTML page with all of them."""
 
 from __future__ import annotations
 
@@ -73,17 +73,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was written.
+    """The written report.
+
 
     :param table: the result table
-    :param point_tables: of benchmarks and of searches for a learning rate, where the sweep has such stages
-    :param study_tables: of stability, speed, nodes, cost and attempts, each where it has a row
-    :param branches: where branches left their trunks; empty for a sweep without branches
-    :param shared: what they saved, None where nothing was shared
-    :param evaluations: every figure of every evaluated checkpoint
-    :param fits: optima and laws, None where the runs determine none or scipy is not installed
+    :param point_tables: tables of benchmarks and of searches for a learning rate, if the sweep has such stages
+    :param study_tables: tables of stability, speed, nodes, cost and attempts that have rows
+    :param branches: branch points; empty for a sweep without branches
+    :param shared: savings of shared trunks, None if nothing was shared
+    :param evaluations: every value of every evaluated checkpoint
+    :param fits: optima and laws, None if the runs determine none or scipy is not installed
     :param grid: the state of every job
-    :param attempts: of all jobs
+    :param attempts: the attempts of all jobs
+
     :param tables: the tables' files: CSV, JSON, Markdown
     :param exports: the same tables as LaTeX and Parquet, and all files of the study tables
     :param plots: the pictures: PNG, SVG, PDF
@@ -129,18 +131,18 @@ def write_report(
     about: Sequence[str] = (),
     queue_waits: Mapping[tuple[str, str, int], float] | None = None,
 ) -> Report:
-    """Write a sweep's results to a directory: of its trainings, and of benchmarks and searches where it has any.
+    """Write a sweep's results to a directory: those of its trainings, benchmarks and searches.
 
-    Each file is put in place complete, the page last; equal results give equal files.
+    Each file is written atomically, the page last; equal results give equal files.
 
     :param snapshot: the run directories.
     :param jobs: the ``jobs`` of the plan (see :func:`~airflow_megatron.results.readings.sweep_jobs.read_jobs`).
-    :param out_dir: the directory, made if need be: ``results.csv``, ``.json``, ``.md``, ``.tex``, ``.parquet``,
-        the same of the other tables (docs/reports.md), ``branches.json``, ``fits.json``, ``curves.parquet``,
+    :param out_dir: the directory, created if missing: ``results.csv``, ``.json``, ``.md``, ``.tex``, ``.parquet``, the
+        same of the other tables (docs/reports.md), ``branches.json``, ``fits.json``, ``curves.parquet``,
         ``<plot>.png``, ``.svg``, ``.pdf``, ``report.html``.
     :param title: heading of the page, usually the sweep's name.
-    :param about: lines under it, in the Markdown files too: what was run, where and when.
-    :param queue_waits: point, stage, attempt → seconds in the queue, where they are known.
+    :param about: lines under it, also in the Markdown files: the subject, the place and the time of the run.
+    :param queue_waits: point, stage, attempt → seconds in the queue, if known.
     :returns: the files and the table.
     """
     out = Path(out_dir)
@@ -179,7 +181,7 @@ def write_report(
     written = [write_atomically(out / name, text) for name, text in texts.items()]
     studies = {table.name for table in study_tables}
     is_table = {path: path.suffix in _TABLE_FILES and path.stem not in studies for path in written}
-    # after the tables: they are there whatever happens here
+    # after the tables, which must exist even if this fails
     plots = _plots(table, searches, evaluations, health, fits)
     pictures = [
         write_atomically(out / name, picture) for plot in plots for name, picture in plot.files.items()
@@ -210,7 +212,9 @@ def _point_tables(
     searches: Sequence[LearningRateSearch],
     grid: ProgressGrid,
 ) -> list[PointTable[Any]]:
-    """Return the tables of benchmarks and searches; of a sweep with none of them and no training, that of its jobs."""
+    """Return the tables of benchmarks and searches; for a sweep without these and without trainings, the table of its
+    jobs.
+    """
     benchmarks = benchmark_rows(snapshot, jobs)
     tables: list[PointTable[Any]] = [benchmark_table(benchmarks)] if benchmarks else []
     tables += [search_table(searches)] if searches else []
@@ -223,7 +227,7 @@ def _study_tables(
     health: Sequence[HealthRow],
     queue_waits: Mapping[tuple[str, str, int], float] | None,
 ) -> list[PointTable[Any]]:
-    """Return the tables of stability, speed, nodes, cost and attempts, each where it has a row."""
+    """Return the tables of stability, speed, nodes, cost and attempts that have rows."""
     speeds, nodes = speed_rows(table.branches), node_rows(table.branches, attempts)
     costs = cost_rows(attempts, queue_waits)
     tables: list[PointTable[Any]] = [health_table(health)] if health else []
@@ -276,9 +280,9 @@ _TABLE_FILES: Final = frozenset((".csv", ".json", ".md"))
 
 
 def to_html(report: Report, plots: Sequence[Plot], *, title: str, about: Sequence[str] = ()) -> str:
-    """Write the page: it needs no other file and no network.
+    """Write the page, which needs no other file and no network.
 
-    Texts from jobs are escaped text; the data of the interactive part are the text of an element, read as JSON.
+    Texts from jobs are escaped; the data of the interactive part are the text of an element, parsed as JSON.
 
     :param report: the results.
     :param plots: the plots to show.

@@ -71,28 +71,28 @@ def fit_files(fits: SweepFits) -> dict[str, str | bytes]:
 _TEXTS: Final = frozenset(
     ("branch", "stage", "kind", "job_id", "signature", "nodes", "reason", "state", "outcome", "task")
 )
-"""Columns that are text whatever their values look like."""
+"""Columns that are text regardless of their values."""
 
 
 def parquet(csv: str) -> bytes:
     """Return a table in CSV as Parquet; a column of numbers, or of true and false, becomes one of that type."""
-    import polars as pl  # importing it is slow
+    import polars as pl  # its import is slow
 
     first = csv[: csv.index("\n")].split(",")[0]
     texts = dict.fromkeys((first, *sorted(_TEXTS)), pl.String)
     frame = pl.read_csv(io.BytesIO(csv.encode()), infer_schema_length=None, schema_overrides=texts)
-    # CSV keeps spreadsheets from running such cells
+    # the CSV file has a prefix that prevents spreadsheets from evaluating such cells
     whole = pl.col(pl.String).str.replace("^'([=+@\t\r-])", "$1")
     return _parquet(frame.with_columns(whole))
 
 
 def curves_parquet(table: ResultTable) -> bytes | None:
-    """Return the logged iterations that count of every training as Parquet; None where there are none.
+    """Return the logged iterations of every training, without repeated ones, as Parquet; None if there are none.
 
     Columns: ``point``, ``branch``, ``iteration``, ``tokens``, ``loss`` (nats per token), ``learning_rate``,
     ``grad_norm``, ``throughput`` (TFLOP/s per GPU), ``elapsed_ms``.
     """
-    import polars as pl  # importing it is slow
+    import polars as pl  # its import is slow
 
     names = ("loss", "learning_rate", "grad_norm", "throughput", "elapsed_ms")
     columns: dict[str, list[Any]] = {name: [] for name in ("point", "branch", "iteration", "tokens", *names)}

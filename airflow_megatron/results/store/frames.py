@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from itertools import chain, repeat
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -26,7 +26,10 @@ TYPES: Final[dict[Kind, Any]] = {
     "UTC time": pl.Datetime("us", "UTC"),
     "local time": pl.Datetime("us"),
 }
+_EPOCH: Final = datetime(1970, 1, 1)
 _LM_LOSS: Final = "lm loss"
+_BLOCK: Final = 256
+"""Rows that are transposed together: they fit into the processor's cache, which makes it three times as fast."""
 
 
 def schema(table: Table) -> dict[str, Any]:
@@ -99,6 +102,8 @@ def frame_of(table_name: str, batches: Sequence[Batch]) -> pl.DataFrame:
 def _series(name: str, values: Any, kind: Any, *, epoch: bool = False) -> pl.Series:
     if isinstance(values, pl.Series):
         return values.rename(name).cast(kind)
+    if kind == TYPES["local time"]:
+        return _local_times(name, values)
     if epoch:
         seconds = pl.Series(name, values, pl.Float64)
         return (seconds * 1_000_000).cast(pl.Int64).cast(kind)
@@ -109,26 +114,41 @@ def _series(name: str, values: Any, kind: Any, *, epoch: bool = False) -> pl.Ser
         return pl.Series(name, values, kind, strict=False)
 
 
+def _local_times(name: str, values: Sequence[datetime | None]) -> pl.Series:
+    """Return times; the difference to 1970 takes polars less time to convert than the time itself."""
+    since = [None if value is None else value - _EPOCH for value in values]
+    return pl.Series(name, since, pl.Duration("us")).cast(pl.Int64).cast(TYPES["local time"])
+
+
 def _iterations(rows: Sequence[Any], seq_lengths: Sequence[int], of_batch: pl.Series) -> dict[str, Any]:
-    # build column by column: zip(*rows) takes three times as long
-    fields: dict[str, Any] = {
-        name: list(map(itemgetter(place), rows))
-        for place, name in enumerate(IterationRecord._fields)
-        if name != "unread"
-    }
+    fields: dict[str, Any] = dict(zip(IterationRecord._fields, _transposed(rows), strict=True))
+    del fields["unread"]
     fields["logged"] = fields.pop("time")
     samples = pl.Series("", fields["consumed_samples"], pl.Int64)
     lengths = pl.Series("", seq_lengths, pl.Int64).replace(0, None)[of_batch]
     fields["consumed_tokens"] = samples * lengths
     losses, extra = fields.pop("losses"), fields.pop("extra")
-    # most lines contain only the language-model loss
-    fields["loss"] = [each.get(_LM_LOSS) or row.loss for each, row in zip(losses, rows, strict=True)]
-    fields["other_losses"] = [
-        _text(each, loss) if len(each) > 1 or (each and _LM_LOSS not in each) else None
-        for each, loss in zip(losses, fields["loss"], strict=True)
-    ]
+    fields["loss"] = list(map(dict.get, losses, repeat(_LM_LOSS)))
+    if all(fields["loss"]) and max(map(len, losses), default=0) <= 1:
+        fields["other_losses"] = [None] * len(rows)  # most lines contain only the language-model loss
+    else:
+        fields["loss"] = [loss or row.loss for loss, row in zip(fields["loss"], rows, strict=True)]
+        fields["other_losses"] = [
+            _text(each, loss) if len(each) > 1 or (each and _LM_LOSS not in each) else None
+            for each, loss in zip(losses, fields["loss"], strict=True)
+        ]
     fields["extra"] = [json_text(each) if each else None for each in extra]
     return fields
+
+
+def _transposed(rows: Sequence[Any]) -> list[list[Any]]:
+    """Return the columns of iteration records, also if there are no records."""
+    columns: list[list[Any]] = [[] for _ in IterationRecord._fields]
+    for start in range(0, len(rows), _BLOCK):
+        block = zip(*rows[start : start + _BLOCK], strict=True)
+        for column, values in zip(columns, block, strict=True):
+            column.extend(values)
+    return columns
 
 
 def _text(losses: dict[str, float], loss: float | None) -> str | None:

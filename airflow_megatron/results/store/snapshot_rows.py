@@ -12,8 +12,6 @@ from airflow_megatron.results.store.job_rows import attempt_row, batches_of_reco
 from airflow_megatron.results.store.json_text import json_text
 from airflow_megatron.results.store.segments import new_writer
 from airflow_megatron.results.store.tables import ATTEMPTS, EVALUATIONS, GAPS, POINTS, REBUILT, SAMPLES
-from airflow_megatron.slurm.remote.records import JobRecord
-from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.spec.layout.run_layout import log_pattern_of
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 
@@ -110,7 +108,7 @@ def write_batches(store: SegmentStore, batches: Sequence[Batch]) -> dict[str, in
 
 
 def _source(sweep: str, job: SweepJob, attempt: AttemptSnapshot) -> Source:
-    record = JobRecord.from_json(attempt.job)
+    record = attempt.job
     pattern = log_pattern_of(job.run_dir, job.stage)
     return Source(
         sweep,
@@ -138,7 +136,9 @@ def _of_attempt(
             placed = log.placed_records()
             yield from batches_of_records(source, read_at, hidden(placed, hide) if hide else placed)
             yield Batch(GAPS.name, source, read_at, [(REBUILT,)], [0])
-    recorded = RecordedVerdict.from_json(attempt.verdict or held.verdicts.get(job.stage))
+    recorded = attempt.verdict
+    if recorded is None or recorded.verdict is None:
+        recorded = held.verdicts.get(job.stage)
     # the verdict of a stage belongs to one of its attempts
     if recorded is not None and recorded.verdict is not None and recorded.attempt == attempt.number:
         left = attempt.exit

@@ -1,5 +1,5 @@
 """Tables of results: trainings, benchmarks, evaluations, points, branches.
 
-Imports ``readings``.
-``plots``, ``report`` and the command line use it.
+Imports ``readings``, ``megatron``, ``slurm`` and ``spec``.
+``fits``, ``plots``, ``report``, ``ui`` and the command line use it.
 """

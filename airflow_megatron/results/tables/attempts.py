@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron.megatron.logs.log_lines import IterationRecord
 from airflow_megatron.results.tables.points import Figure, PointTable
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
-from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
 
 ENDED_WELL: Final = frozenset((Outcome.FINISHED, Outcome.ROLLED_OVER, Outcome.DUPLICATE))
-"""Outcomes of attempts whose work counts."""
+"""Outcomes of attempts whose work was kept."""
 _UNJUDGED: Final = "no verdict"
 _LONGEST_NODES: Final = 60
 
@@ -29,19 +28,19 @@ class AttemptRow:
 
     :param point: its point
     :param sweep_params: the swept parameters
-    :param outcome: the verdict in a word; ``no verdict`` where there is none
+    :param outcome: the verdict in a word; ``no verdict`` if there is none
     :param stage: its stage
-    :param number: of the attempt, from 1
+    :param number: number of the attempt, from 1
     :param job_id: Slurm's id
     :param signature: name of the known failure
-    :param nodes: that it ran on, as Slurm writes them
-    :param node_count: how many nodes the job has
+    :param nodes: its nodes, in Slurm's notation
+    :param node_count: number of nodes of the job
     :param first: the first iteration that it logged
     :param last: the last iteration that it logged
-    :param hours: that it ran
+    :param hours: its run time in hours
     :param gpu_hours: GPUs times the hours; None for a job without GPUs
     :param useful: share of its time whose result was kept, 0 to 1
-    :param reason: what decided the verdict
+    :param reason: reason of the verdict
     """
 
     point: str
@@ -62,7 +61,7 @@ class AttemptRow:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended before its work was done, and nobody cancelled it."""
+        """Whether it failed: it ended before its work was done, and was not cancelled."""
         return self.outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.RETRYABLE)
 
 
@@ -70,7 +69,7 @@ def attempt_rows(snapshot: SweepSnapshot, jobs: Iterable[SweepJob]) -> list[Atte
     """Return the attempts that have begun, in the plan's order.
 
     Of a training that was repeated from an earlier checkpoint, the share of iterations that were not repeated is
-    useful. An attempt that logged no iteration is lost unless it ended well.
+    useful. An attempt without a logged iteration is lost unless it succeeded.
 
     :param snapshot: the run directories
     :param jobs: of the plan
@@ -84,9 +83,9 @@ def attempt_rows(snapshot: SweepSnapshot, jobs: Iterable[SweepJob]) -> list[Atte
 
 
 def _row(run: RunSnapshot, job: SweepJob, attempt: AttemptSnapshot) -> AttemptRow:
-    recorded = RecordedVerdict.from_json(attempt.verdict)
+    recorded = attempt.verdict
     if recorded is None:
-        latest = RecordedVerdict.from_json(run.verdicts.get(job.stage))
+        latest = run.verdicts.get(job.stage)
         # older packages recorded no number: then the verdict is on the last attempt
         last = run.attempts[job.stage][-1].number
         recorded = latest if latest and (latest.attempt or last) == attempt.number else None

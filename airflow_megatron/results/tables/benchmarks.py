@@ -1,4 +1,4 @@
-"""The table of a benchmark: step time, speed and memory of short trainings, beside what others reported."""
+"""The table of a benchmark: step time, speed and memory of short trainings, compared with reported values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from airflow_megatron.megatron.logs.log_lines import MemoryRecord
 from airflow_megatron.results.readings.progress import StageState, stage_status
 from airflow_megatron.results.tables.points import Figure, PointTable
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
-from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,14 +32,14 @@ class BenchmarkRow:
     :param iterations: iterations that count
     :param step_ms: median time of an iteration, in milliseconds
     :param slowest_step_ms: the longest of them
-    :param throughput: median TFLOP/s of a GPU, as Megatron counts them
-    :param mfu: Model FLOPs utilisation in percent: *throughput* over the GPU's peak dense bf16 rate; None where the
+    :param throughput: median TFLOP/s per GPU, as computed by Megatron
+    :param mfu: Model FLOPs utilisation in percent: *throughput* over the GPU's peak dense bf16 rate; None if the
         cluster's profile does not name the GPU
-    :param tokens_per_second: median tokens per second of a GPU; of the whole job where the GPUs are not known
-    :param memory_gb: the most memory that PyTorch reserved on a GPU, of all GPUs that report it, in 10^9 bytes
-    :param stage_memory_gb: the same of each stage of the pipeline, first stage first; empty without a pipeline, or
-        where a stage reports none
-    :param used_memory_gb: the most memory in use on a GPU, as nvidia-smi reports it, in 10^9 bytes; None unless watched
+    :param tokens_per_second: median tokens per second per GPU; of the whole job if the number of GPUs is unknown
+    :param memory_gb: maximum over the reporting GPUs of the memory that PyTorch reserved, in 10^9 bytes
+    :param stage_memory_gb: the same of each stage of the pipeline, first stage first; empty without a pipeline, or if
+        a stage reports none
+    :param used_memory_gb: maximum memory in use on a GPU by nvidia-smi, in 10^9 bytes; None if not sampled
     :param utilisation: mean over the GPUs of nvidia-smi's utilisation, in percent
     :param power_w: mean over the GPUs of their power, in watts
     :param reported_step_ms: milliseconds of an iteration, measured elsewhere
@@ -79,7 +78,7 @@ def benchmark_rows(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Be
     """Read the benchmarks of a sweep.
 
     :param snapshot: the run directories.
-    :param jobs: the jobs of the plan; those of other kinds are passed over.
+    :param jobs: the jobs of the plan; other kinds are ignored.
     :returns: one row per benchmark, in the plan's order.
     """
     return [_row(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "benchmark"]
@@ -122,7 +121,7 @@ def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
 
 
 def _memory_of_ranks(records: Sequence[Record]) -> dict[int, float]:
-    """Return the most memory that PyTorch reserved on the GPU of each rank that reports it, in 2^20 bytes."""
+    """Return the maximum memory that PyTorch reserved on the GPU of each reporting rank, in 2^20 bytes."""
     memory: dict[int, float] = {}
     for record in records:
         if isinstance(record, MemoryRecord):
@@ -132,7 +131,7 @@ def _memory_of_ranks(records: Sequence[Record]) -> dict[int, float]:
 
 
 def _memory_of_stages(memory: Mapping[int, float], job: SweepJob) -> tuple[float, ...]:
-    """Return the memory of the fullest GPU of each pipeline stage, in 10^9 bytes.
+    """Return the maximum memory of a GPU in each pipeline stage, in 10^9 bytes.
 
     Ranks are counted through the stages last (``RankGenerator`` in Megatron's ``parallel_state.py``, order
     tp-cp-ep-dp-pp), or before the data parallel ones with ``--use-tp-pp-dp-mapping``.
@@ -152,7 +151,7 @@ def _memory_of_stages(memory: Mapping[int, float], job: SweepJob) -> tuple[float
 
 
 def _outcome(run: RunSnapshot, job: SweepJob) -> str:
-    recorded = RecordedVerdict.from_json(run.verdicts.get(job.stage))
+    recorded = run.verdicts.get(job.stage)
     verdict = recorded.verdict if recorded is not None else None
     state = stage_status(run, job).state
     if state is StageState.FINISHED:
@@ -164,7 +163,7 @@ def _outcome(run: RunSnapshot, job: SweepJob) -> str:
 
 
 def ratio(ours: float | None, theirs: float | None) -> float | None:
-    """Return what was measured here over what was reported; None if either is not known."""
+    """Return the ratio of the measured to the reported value; None if one is unknown."""
     return ours / theirs if ours and theirs else None
 
 
@@ -195,7 +194,7 @@ _FIGURES: Final[tuple[Figure[BenchmarkRow], ...]] = (
 def benchmark_table(rows: Sequence[BenchmarkRow]) -> PointTable[BenchmarkRow]:
     """Make the table of a sweep's benchmarks.
 
-    :param rows: as :func:`benchmark_rows` reads them.
+    :param rows: result of :func:`benchmark_rows`.
     """
     return PointTable(
         name="benchmark",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron.megatron.arguments.schedule import STYLES, Schedule
 from airflow_megatron.megatron.arguments.tables import argument_table
 from airflow_megatron.megatron.arguments.values import ArgumentValues
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,13 +47,13 @@ class BranchPoint:
 
     :param point: name of the point
     :param branch: name of the branch
-    :param parent_branch: the branch it left
+    :param parent_branch: the branch that it leaves
     :param checkpoint: iteration of the checkpoint that it loaded
     :param first_iteration: the first iteration that it logged
     :param trunk_rate: the trunk's learning rate at the checkpoint
-    :param first_rate: the branch's at its first iteration
-    :param expected_rate: what its schedule says there
-    :param problems: why it is not the continuation that was planned; empty when it is
+    :param first_rate: the branch's learning rate at its first iteration
+    :param expected_rate: learning rate of its schedule there
+    :param problems: differences from the planned continuation; empty if there are none
     """
 
     point: str
@@ -71,7 +72,7 @@ class BranchPoint:
 
 
 def branch_points(table: ResultTable) -> list[BranchPoint]:
-    """Check the branches that have logged an iteration; those with ``finetune`` are meant to start anew."""
+    """Check the branches that have logged an iteration, except those with ``finetune``, which start at iteration 0."""
     return [
         _branch_point(branch, trunk, first)
         for branch in table.branches
@@ -82,7 +83,7 @@ def branch_points(table: ResultTable) -> list[BranchPoint]:
 
 
 def display_table(points: Sequence[BranchPoint]) -> list[list[str]]:
-    """Write the branches for people, the headings first."""
+    """Return the branches as readable cells, the headings first."""
     rows = [
         [
             point.point,
@@ -145,12 +146,12 @@ def _problems(
 ) -> Iterator[str]:
     planned = job.start_iteration
     if loaded is None:
-        yield f"began anew, at iteration {first.iteration}, without a checkpoint"
+        yield f"started from scratch, at iteration {first.iteration}, without a checkpoint"
         return
     if planned is not None and loaded != planned:
         yield f"loaded checkpoint {loaded} instead of {planned}"
     if first.iteration <= loaded:
-        yield f"goes on at iteration {first.iteration} after checkpoint {loaded}"
+        yield f"continues at iteration {first.iteration} after checkpoint {loaded}"
     elif before and first.global_batch_size:
         samples = before.consumed_samples + (first.iteration - loaded) * first.global_batch_size
         if first.consumed_samples != samples:
@@ -171,14 +172,14 @@ def _problems(
 
 @dataclass(frozen=True, slots=True)
 class SharedCompute:
-    """What the trainings of a sweep took, and what they would have taken without sharing trunks.
+    """The compute of the trainings of a sweep, with and without sharing trunks.
 
-    :param branches: branches that end at a result of their own
-    :param trained: iterations that were trained, once each
-    :param separate: iterations of as many trainings from the beginning
-    :param gpu_hours_saved: the difference in hours of training processes, one for each GPU where there are GPUs; None
-        where no step times are known
-    :param trunks: trunks that went on beyond their last branch, to a result of their own
+    :param branches: number of branches with their own result
+    :param trained: trained iterations, each counted once
+    :param separate: iterations of the same number of trainings from the beginning
+    :param gpu_hours_saved: the difference in hours of training processes, one per GPU if there are GPUs;
+        None if step times are unknown
+    :param trunks: number of trunks that continued beyond their last branch, to their own result
     :param gpus: whether the processes have GPUs
     """
 
@@ -192,9 +193,11 @@ class SharedCompute:
     @property
     def text(self) -> str:
         """Return a readable summary."""
-        what = "1 branch" if self.branches == 1 else f"{self.branches} branches"
+        what = counted(self.branches, "branch", "branches")
         if self.trunks:
-            what += f" and {self.trunks} {'trunk' if self.trunks == 1 else 'trunks'} that went on beyond them"
+            what += (
+                f" and {self.trunks} {'trunk' if self.trunks == 1 else 'trunks'} that continued beyond them"
+            )
         unit = "GPU-hours" if self.gpus else "hours of processes without GPUs"
         hours = "" if self.gpu_hours_saved is None else f", {self.gpu_hours_saved:.3g} {unit}"
         return (
@@ -204,13 +207,13 @@ class SharedCompute:
 
 
 def shared_compute(table: ResultTable, points: Sequence[BranchPoint]) -> SharedCompute | None:
-    """Compute how much compute the branches share.
+    """Return the compute that the branches share.
 
-    A trunk that went on beyond its last branch is a result of its own too; one that ended there is not.
+    A trunk that continued beyond its last branch also counts as a result; one that ended there does not.
 
     :param table: the trainings of a sweep.
     :param points: their branches.
-    :returns: None where nothing branches off, or no branch has got beyond its checkpoint.
+    :returns: None without branches, or if no branch has logged an iteration after its checkpoint.
     """
     starts = {
         (point.point, point.branch): point.checkpoint for point in points if point.checkpoint is not None
@@ -263,7 +266,7 @@ def _plus(seconds: float | None, branch: Branch, iterations: int) -> float | Non
 
 
 def branches_json(points: Sequence[BranchPoint], shared: SharedCompute | None) -> str:
-    """Write branches and what they saved as a JSON object: ``branches`` and ``shared``."""
+    """Return branches and their savings as a JSON object: ``branches`` and ``shared``."""
     content = {
         "branches": [point.to_json() for point in points],
         "shared": asdict(shared) if shared is not None else None,

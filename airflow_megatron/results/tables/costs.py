@@ -21,14 +21,14 @@ class CostRow:
 
     :param point: the stage, :data:`ALL` for the sum
     :param outcome: empty
-    :param attempts: how many began
-    :param failed: how many failed
-    :param hours: that they ran
-    :param useful_hours: of these, those whose result was kept
-    :param gpu_hours: of jobs with GPUs
-    :param lost_gpu_hours: of these, those whose result was lost
-    :param queue_hours: that they waited in the queue, where the store of results knows
-    :param node_days: nodes times the days that they ran
+    :param attempts: number of started attempts
+    :param failed: number of failed attempts
+    :param hours: their run time in hours
+    :param useful_hours: of these, hours whose result was kept
+    :param gpu_hours: GPU-hours of jobs with GPUs
+    :param lost_gpu_hours: of these, GPU-hours whose result was lost
+    :param queue_hours: hours in the queue, if the store of results has them
+    :param node_days: number of nodes times the run time in days
     """
 
     point: str
@@ -51,7 +51,7 @@ class CostRow:
 
     @property
     def failures_per_1000_node_days(self) -> float | None:
-        """Failed attempts per 1,000 node-days; None below a tenth of a node-day, where the number says nothing."""
+        """Failed attempts per 1,000 node-days; None below a tenth of a node-day, where the number is meaningless."""
         return 1000 * self.failed / self.node_days if self.node_days >= _LEAST_NODE_DAYS else None
 
 
@@ -61,9 +61,9 @@ _LEAST_NODE_DAYS: Final = 0.1
 def cost_rows(
     attempts: Sequence[AttemptRow], waits: Mapping[tuple[str, str, int], float] | None = None
 ) -> list[CostRow]:
-    """Return a row for each stage, and the sum where there are several.
+    """Return a row for each stage, and the sum if there are several.
 
-    :param attempts: of the sweep
+    :param attempts: attempts of the sweep
     :param waits: point, stage, attempt → seconds in the queue
     """
     stages = list(dict.fromkeys(row.stage for row in attempts))

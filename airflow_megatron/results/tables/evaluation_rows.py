@@ -1,4 +1,4 @@
-"""The table of a sweep's evaluations: every figure of every evaluated checkpoint, with its standard error."""
+"""The table of a sweep's evaluations: every value of every evaluated checkpoint, with its standard error."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _FIELDS: Final = tuple(item.name for item in dataclasses.fields(Measurement))
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:
-    """One figure of one checkpoint.
+    """One value of one checkpoint.
 
     :param point: name of the point
     :param branch: the training branch, or the run outside the sweep
     :param sweep_params: the swept parameters
-    :param iteration: of the checkpoint
-    :param tokens: that it has seen, None where the log does not show it
-    :param measurement: the figure
+    :param iteration: iteration of the checkpoint
+    :param tokens: tokens seen by the checkpoint, None if the log does not show them
+    :param measurement: the value
     """
 
     point: str
@@ -49,9 +49,9 @@ class EvaluationRow:
 def evaluation_rows(
     table: ResultTable, snapshot: SweepSnapshot, jobs: Iterable[SweepJob]
 ) -> list[EvaluationRow]:
-    """Return every figure of a sweep, in the plan's order, a branch's checkpoints oldest first.
+    """Return every value of a sweep, in the plan's order, a branch's checkpoints oldest first.
 
-    What was evaluated without having been trained by the sweep comes last.
+    Evaluations of models that the sweep did not train come last.
 
     :param table: the results of its trainings.
     :param snapshot: the run directories.
@@ -91,7 +91,7 @@ def evaluation_rows(
 
 
 def to_csv(rows: Sequence[EvaluationRow]) -> str:
-    """Write one line per figure: point, branch, ``param:<name>``, checkpoint, the fields of a measurement."""
+    """Return CSV with one line per value: point, branch, ``param:<name>``, checkpoint, the fields of a measurement."""
     names = list(dict.fromkeys(name for row in rows for name in row.sweep_params))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -107,7 +107,7 @@ def to_csv(rows: Sequence[EvaluationRow]) -> str:
 
 
 def to_json(rows: Sequence[EvaluationRow]) -> str:
-    """Write a JSON list with one object per figure."""
+    """Return a JSON list with one object per value."""
     rows_as_json = [
         {
             "point": row.point,
@@ -123,7 +123,7 @@ def to_json(rows: Sequence[EvaluationRow]) -> str:
 
 
 def to_markdown(rows: Sequence[EvaluationRow]) -> str:
-    """Write :func:`display_table` as Markdown."""
+    """Return :func:`display_table` as Markdown."""
     return markdown_table(display_table(rows))
 
 

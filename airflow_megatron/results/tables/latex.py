@@ -69,9 +69,9 @@ _NUMBER: Final = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?[kMBT%]?( ?[★±].*)?|–
 
 
 def escaped(text: str) -> str:
-    """Return a text that LaTeX prints as it is written.
+    """Return a text that LaTeX prints literally.
 
-    Characters that pdfLaTeX cannot print stand as their code points: ``[U+4E2D]``.
+    Characters that pdfLaTeX cannot print are replaced by their code points: ``[U+4E2D]``.
     """
     found = []
     for index, character in enumerate(text):
@@ -91,11 +91,11 @@ def _printable(character: str) -> str:
 
 
 def latex_table(table: Sequence[Sequence[str]], *, caption: str, label: str) -> str:
-    """Write a table as a ``table`` environment; it needs the packages booktabs and textcomp.
+    """Return a table as a ``table`` environment; it needs the packages booktabs and textcomp.
 
     :param table: the headings, then the rows; all of one length
-    :param caption: under it
-    :param label: name behind ``tab:``
+    :param caption: caption of the table
+    :param label: label after ``tab:``
     """
     head, *rows = table
     columns = "".join(

@@ -1,4 +1,4 @@
-"""A table with one row per point: its swept parameters, figures and outcome."""
+"""A table with one row per point: its swept parameters, values and outcome."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ RowT = TypeVar("RowT", bound=PointRow)
 
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[RowT]):
-    """One figure of a row.
+    """A column of values.
 
     :param heading: heading in printed tables
-    :param name: its name in files
+    :param name: name in files
     :param read: returns the value from a row, or None if unknown
     :param form: format specification for printed tables
     """
@@ -53,14 +53,14 @@ class Figure(Generic[RowT]):
 
 @dataclass(frozen=True)
 class PointTable(Generic[RowT]):
-    """The table, and its written forms.
+    """The table, and its output formats.
 
-    :param name: of its files, without suffix
-    :param title: what it shows, in a few words
+    :param name: name of its files, without suffix
+    :param title: a short description
     :param note: how to read it
     :param figures: the columns between the swept parameters and the outcome
     :param rows: one per point, at least one
-    :param heading: of the first column
+    :param heading: heading of the first column
     :param swept: whether the swept parameters are columns
     """
 
@@ -73,7 +73,7 @@ class PointTable(Generic[RowT]):
     swept: bool = True
 
     def display(self) -> list[list[str]]:
-        """Write the rows for people, the headings first; a figure that no row has is left out."""
+        """Return the rows as readable cells, the headings first; columns without values are left out."""
         names = self._parameter_names()
         shown = [figure for figure in self.figures if any(figure.read(row) is not None for row in self.rows)]
         ends = ["outcome"] if any(row.outcome for row in self.rows) else []
@@ -87,15 +87,15 @@ class PointTable(Generic[RowT]):
         return table
 
     def to_text(self) -> str:
-        """Write the table as aligned plain text."""
+        """Return the table as aligned plain text."""
         return aligned_text(self.display())
 
     def to_markdown(self) -> str:
-        """Write the table as Markdown."""
+        """Return the table as Markdown."""
         return markdown_table(self.display())
 
     def to_csv(self) -> str:
-        """Write the table as CSV: the point, ``param:<name>`` for each swept parameter, the figures, the outcome."""
+        """Return the table as CSV: the point, ``param:<name>`` for each swept parameter, the values, the outcome."""
         names = self._parameter_names()
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
@@ -114,7 +114,7 @@ class PointTable(Generic[RowT]):
         return out.getvalue()
 
     def to_json(self) -> str:
-        """Write the table as a JSON list of objects."""
+        """Return the table as a JSON list of objects."""
         rows_as_json = [
             {
                 self.heading: row.point,
@@ -127,7 +127,7 @@ class PointTable(Generic[RowT]):
         return json.dumps(rows_as_json, indent=2, default=str) + "\n"
 
     def files(self) -> dict[str, str]:
-        """Return what to write: the file's name and its content."""
+        """Return the files to write: name → content."""
         return {
             f"{self.name}.csv": self.to_csv(),
             f"{self.name}.json": self.to_json(),

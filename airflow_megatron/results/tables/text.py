@@ -1,4 +1,4 @@
-"""Tables of text cells, written for terminals and for Markdown."""
+"""Tables of text cells, for terminals and for Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def aligned_text(table: Sequence[Sequence[str]]) -> str:
-    """Write a table as aligned plain text, the same whatever the terminal.
+    """Return a table as aligned plain text, independent of the terminal.
 
     :param table: the headings, then the rows; all of one length.
     """
@@ -25,7 +25,7 @@ def aligned_text(table: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(table: Sequence[Sequence[str]]) -> str:
-    """Write a table as Markdown.
+    """Return a table as Markdown.
 
     :param table: the headings, then the rows; all of one length.
     """
@@ -43,12 +43,12 @@ def _escaped(text: str) -> str:
 
 
 def csv_cell(cell: object) -> object:
-    """Return a cell as CSV takes it: empty for None, and no text that a spreadsheet would run."""
+    """Return a cell for CSV: empty for None, and without text that a spreadsheet would evaluate."""
     if cell is None:
         return ""
     if isinstance(cell, bool):
         return "true" if cell else "false"
-    # A spreadsheet runs a cell that begins like a formula; "-" begins numbers too.
+    # A spreadsheet evaluates a cell that begins like a formula; "-" also begins numbers.
     if isinstance(cell, str) and (
         cell.startswith(("=", "+", "@", "\t", "\r")) or (cell.startswith("-") and real(cell) is None)
     ):

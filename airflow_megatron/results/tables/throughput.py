@@ -29,10 +29,10 @@ class SpeedRow:
     :param outcome: its state
     :param branch: its branch
     :param step_ms: median time of an iteration
-    :param slow: share of the logged iterations that took longer than 1.5 times that
-    :param tokens_per_second: of a GPU, or of the whole job where it has none
-    :param throughput: median TFLOP/s of a GPU, as Megatron counts them
-    :param mfu: that over the GPU's peak dense bf16 rate, in percent
+    :param slow: share of the logged iterations that took longer than 1.5 times the median
+    :param tokens_per_second: tokens per second per GPU, or of the whole job without GPUs
+    :param throughput: median TFLOP/s per GPU, as computed by Megatron
+    :param mfu: *throughput* over the GPU's peak dense bf16 rate, in percent
     """
 
     point: str
@@ -48,13 +48,13 @@ class SpeedRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """The speed of the trainings that ran on one node alone.
+    """The speed of the trainings that ran only on one node.
 
     :param point: the node
-    :param attempts: how many ran there
-    :param failed: how many of them failed
-    :param relative_step: median, over its attempts, of their step time over that of their training; None unless some
-        training ran on another node as well
+    :param attempts: number of attempts on the node
+    :param failed: number of failed ones
+    :param relative_step: median over its attempts of their step time relative to that of their
+        training; None unless some training also ran on another node
     """
 
     point: str
@@ -66,7 +66,7 @@ class NodeRow:
 
 
 def speed_rows(branches: Sequence[Branch]) -> list[SpeedRow]:
-    """Return a row for each training whose log shows times; the first logged iteration warms up and does not count."""
+    """Return a row for each training whose log has times, without the first logged iteration, which warms up."""
     rows = []
     for branch in branches:
         counted = branch.training.iterations[1:] or branch.training.iterations
@@ -95,7 +95,7 @@ def speed_rows(branches: Sequence[Branch]) -> list[SpeedRow]:
 
 
 def node_rows(branches: Sequence[Branch], attempts: Sequence[AttemptRow]) -> list[NodeRow]:
-    """Return a row for each node that has run an attempt alone; none where one node has run all of them."""
+    """Return a row for each node that has run an attempt alone; none if one node has run all of them."""
     medians: dict[tuple[str, str], float] = {
         (row.point, row.branch): row.step_ms for row in speed_rows(branches)
     }

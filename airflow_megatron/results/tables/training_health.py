@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from airflow_megatron.results.tables.trainings import Branch
 
 _WINDOW: Final = 50
-"""Logged iterations that a loss is compared with."""
+"""Number of preceding logged iterations with which a loss is compared."""
 _LEAST: Final = 10
 _SPIKE: Final = 6.0
-"""Deviations of the window above its median that make a spike."""
+"""Number of deviations above the median of the window that make a spike."""
 _FLOOR: Final = 0.01
-"""The least deviation, as a part of the loss: a smooth curve has hardly any."""
+"""Minimum deviation as a fraction of the loss, because smooth curves have almost none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class HealthRow:
     :param sweep_params: the swept parameters
     :param outcome: its state
     :param branch: its branch
-    :param learning_rate: the peak
+    :param learning_rate: the peak learning rate
+
     :param nan_iterations: number of iterations with a NaN loss
     :param skipped_iterations: number of iterations without a parameter update
     :param spikes: number of loss spikes, as :func:`loss_spikes` defines them
@@ -87,12 +88,13 @@ def _row(branch: Branch) -> HealthRow:
 
 
 def loss_spikes(records: Sequence[IterationRecord]) -> list[float]:
-    """Return how far each spike of the loss is above the losses before it, nats per token.
+    """Return the height of each spike of the loss above the losses before it, nats per token.
 
-    A spike is a stretch of logged losses of more than six deviations (the median absolute one, scaled to a normal
-    distribution's, at least 1 % of the loss) above the median of the fifty before the stretch.
+    A spike is a series of consecutive logged losses that are more than six deviations above the median of the fifty
+    losses before it. The deviation is the median absolute deviation, scaled to the standard deviation of a normal
+    distribution, and at least 1 % of the loss.
 
-    :param records: of one training, ascending
+    :param records: records of one training, ascending
     """
     window: deque[float] = deque(maxlen=_WINDOW)
     spikes: list[float] = []

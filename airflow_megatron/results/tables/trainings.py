@@ -35,7 +35,7 @@ class ResultRow:
     :param state: state of the branch's training job
     :param reason: why it failed or was cancelled
     :param parameters: number of parameters of the model
-    :param parameters_without_padding: without those of the vocabulary's padding, None where its size is not known
+    :param parameters_without_padding: without those of the vocabulary's padding, None if its size is unknown
     :param tokens: tokens seen at the last logged iteration, pretraining included
     :param iteration: last logged iteration
     :param train_iters: iteration at which training ends
@@ -43,11 +43,11 @@ class ResultRow:
     :param train_loss: training loss at the end, nats per token (mean over the last logged iterations)
     :param validation_loss: nats per token
     :param test_loss: nats per token
-    :param diverged: the loss is not a finite number any more
+    :param diverged: whether the loss is no longer a finite number
     :param evaluations: ``task/metric`` → value, of the last evaluated checkpoint
     :param evaluation_errors: ``task/metric`` → standard error
     :param evaluated_iteration: the iteration of that checkpoint
-    :param wall_seconds: time that the attempts ran, together
+    :param wall_seconds: total run time of the attempts
     :param tokens_per_second: median speed of the whole job
     :param attempts: number of Slurm submissions
     :param best: lowest loss among the rows of its group and branch
@@ -80,17 +80,17 @@ class ResultRow:
 
     @property
     def loss(self) -> float | None:
-        """The loss that rows are compared by: validation, else training."""
+        """The loss for comparing rows: validation, else training."""
         return self.validation_loss if self.validation_loss is not None else self.train_loss
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One training branch with everything read about it.
+    """One training branch with all data about it.
 
     :param job: its training job
     :param run: its run directory
-    :param training: its logs, put together
+    :param training: its combined logs
     :param row: its row of the table
     """
 
@@ -100,7 +100,7 @@ class Branch:
     row: ResultRow
 
     def tokens_at(self, iteration: int) -> int | None:
-        """Return the tokens seen at an iteration, those of its parents included; None where the log shows none."""
+        """Return the tokens seen at an iteration, including those of its parents; None if the log shows none."""
         last = self.training.last
         if last is None or not last.iteration or not self.job.seq_length:
             return None
@@ -109,7 +109,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """The rows of a sweep in the plan's order, and the branches they come from."""
+    """The rows of a sweep in the plan's order, and their branches."""
 
     branches: tuple[Branch, ...]
 
@@ -119,7 +119,7 @@ class ResultTable:
         return tuple(branch.row for branch in self.branches)
 
     def parent_of(self, branch: Branch) -> Branch | None:
-        """Find the branch whose checkpoint a branch starts from; None for a stable phase."""
+        """Return the branch from whose checkpoint a branch starts; None for a stable phase."""
         return self._by_name.get((branch.row.point, branch.row.parent_branch))
 
     @functools.cached_property
@@ -128,7 +128,7 @@ class ResultTable:
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
-        """Every swept parameter, in the order in which the points name them."""
+        """Every swept parameter, in the order of the points."""
         return tuple(dict.fromkeys(key for row in self.rows for key in row.sweep_params))
 
     @property
@@ -141,7 +141,7 @@ def result_table(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> ResultTab
     """Make the result table of a sweep.
 
     :param snapshot: the run directories.
-    :param jobs: the jobs of the plan. Every training job gets a row, whatever became of it.
+    :param jobs: the jobs of the plan. Every training job has a row, regardless of its state.
     :returns: the table.
     """
     branches = [_branch(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "training"]
@@ -158,8 +158,8 @@ def flatten_evaluation(results: Mapping[str, Any]) -> tuple[dict[str, float], di
     """Flatten the results of lm-evaluation-harness.
 
     :param results: content of ``results.json``.
-    :returns: two mappings from ``task/metric`` (``task/metric,filter`` for a filter other than ``none``):
-        values and standard errors. What is not a finite number is left out.
+    :returns: two mappings from ``task/metric`` (``task/metric,filter`` for a filter other than ``none``): values and
+        standard errors. Values that are not finite numbers are left out.
     """
     measured = list(measurements(results))
     errors = {each.name: each.stderr for each in measured if each.stderr is not None}
@@ -215,7 +215,7 @@ def _wall_seconds(run: RunSnapshot, job: SweepJob, training: TrainingRun) -> flo
     times = [end.ended - end.started for end in exits if end is not None and 0 < end.started <= end.ended]
     if times and len(times) == len(exits):
         return sum(times)
-    # An attempt that was killed wrote no exit record: the steps themselves are what is known then.
+    # A killed attempt wrote no exit record, so only its iterations are known.
     steps, earlier = 0.0, 0
     for record in training.iterations:
         if record.elapsed_ms is not None:
@@ -231,8 +231,7 @@ def _best_rows(rows: Sequence[ResultRow]) -> set[int]:
             groups.setdefault((row.branch, row.group), []).append(index)
     best = set()
     for indices in groups.values():
-        # Losses on different data do not compare: one row without a validation loss makes it the training
-        # loss.
+        # Losses on different data are not comparable: if one row has no validation loss, compare training # losses.
         validated = all(rows[index].validation_loss is not None for index in indices)
         keys = [rows[index].validation_loss if validated else rows[index].train_loss for index in indices]
         ranked = [(key, index) for key, index in zip(keys, indices, strict=True) if key is not None]
@@ -262,7 +261,8 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[ResultRow], object]], ...]] = (
 
 
 def to_csv(table: ResultTable) -> str:
-    """Write the table as CSV.
+    """Return the table as CSV.
+
 
     The columns are the point, the branch, ``param:<name>`` for each swept parameter, the fields of
     :class:`ResultRow`, and ``eval:<task>/<metric>`` with ``eval_stderr:…``. An unknown value is empty.
@@ -292,7 +292,7 @@ def to_csv(table: ResultTable) -> str:
 
 
 def to_json(table: ResultTable) -> str:
-    """Write the table as a JSON list of objects with the fields of :class:`ResultRow`."""
+    """Return the table as a JSON list of objects with the fields of :class:`ResultRow`."""
     rows = []
     for row in table.rows:
         rows.append(
@@ -310,40 +310,40 @@ def to_json(table: ResultTable) -> str:
 
 
 def display_columns(table: ResultTable) -> list[str]:
-    """Name the columns of :func:`display_rows`; a column that no row has a value for is left out."""
+    """Return the columns of :func:`display_rows`; columns without values are left out."""
     return [name for name, _ in _display(table)]
 
 
 def display_rows(table: ResultTable) -> list[list[str]]:
-    """Write the rows for people: rounded, with units, ``–`` for the unknown, ``★`` at a group's best loss."""
+    """Return readable rows: rounded, with units, ``–`` for unknown values, ``★`` at a group's best loss."""
     columns = _display(table)
     return [[write(row) for _, write in columns] for row in table.rows]
 
 
 def to_markdown(table: ResultTable) -> str:
-    """Write the table as Markdown, best losses bold."""
+    """Return the table as Markdown, best losses bold."""
     rows = [[f"**{cell}**" if cell.endswith("★") else cell for cell in row] for row in display_rows(table)]
     return markdown_table([display_columns(table), *rows])
 
 
 def to_text(table: ResultTable) -> str:
-    """Write the table as aligned plain text, the same whatever the terminal."""
+    """Return the table as aligned plain text, independent of the terminal."""
     return aligned_text([display_columns(table), *display_rows(table)])
 
 
 def format_count(value: float | None) -> str:
-    """Write a count with a unit: ``1.56B``, ``100M``, ``57.7k``, ``12``."""
+    """Return a count with a unit: ``1.56B``, ``100M``, ``57.7k``, ``12``."""
     if value is None:
         return "–"
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        # 999,999 rounds to 1000k: the next unit is the one to use.
+        # 999,999 rounds to 1000k, so use the next unit.
         if value >= size * 0.9995:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
 
 
 def format_seconds(value: float | None) -> str:
-    """Write a duration: ``2d 03:04:05``, ``03:04:05``, ``04:05``."""
+    """Return a duration as text: ``2d 03:04:05``, ``03:04:05``, ``04:05``."""
     if value is None:
         return "–"
     minutes, seconds = divmod(round(value), 60)

@@ -16,9 +16,9 @@ _TIMEOUT_S: Final = 30.0
 
 
 class JsonApi:
-    """A client that keeps its connection; its errors hold no credentials.
+    """A client that keeps its connection; its errors contain no credentials.
 
-    Redirections are not followed: the credentials are for this server.
+    Redirections are not followed, because the credentials are for this server.
 
     :param tracker: name of the tracker, for messages
     :param url: under which all paths are
@@ -45,7 +45,7 @@ class JsonApi:
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a POST request.
 
-        :raises TrackerError: when there is none, or it is an error
+        :raises TrackerError: if there is no answer, or it is an error
         """
         answer = self._send("POST", path, {"json": body})
         content = _object(answer)
@@ -54,10 +54,10 @@ class JsonApi:
         return content
 
     def find(self, path: str, query: Mapping[str, str], missing: str) -> dict[str, Any] | None:
-        """Return the answer to a GET request, None for what does not exist.
+        """Return the answer to a GET request, None for a missing resource.
 
-        :param missing: ``error_code`` of an answer about something that does not exist
-        :raises TrackerError: when there is no answer, or it is another error
+        :param missing: ``error_code`` of an answer about a missing resource
+        :raises TrackerError: if there is no answer, or it is another error
         """
         answer = self._send("GET", path, {"params": query})
         content = _object(answer)

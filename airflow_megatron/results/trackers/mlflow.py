@@ -1,8 +1,8 @@
 """MLflow, by its REST API 2.0; the package ``mlflow`` is not needed.
 
 A training is a run of the experiment; steps are iterations. The limits of one request are those of MLflow's REST
-documentation (``log-batch``: 1,000 metrics, 100 params, 100 tags). Metrics of one request are stored in one transaction
-by MLflow's SQL store, so a record is there whole or not at all.
+documentation (``log-batch``: 1,000 metrics, 100 params, 100 tags). Metrics of one request are stored in one
+transaction by MLflow's SQL store, so a record is stored completely or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Mlflow(Tracker):
     """An MLflow server. The connection's host is its address; login and password, or the password alone as a token."""
 
     def open(self, access: TrackerAccess, project: str) -> TrackerSession:
-        """Return a session for the experiment, which is made if it is not there."""
+        """Return a session for the experiment, which is created if missing."""
         if not access.url:
             raise TrackerError("mlflow: the connection names no host; give the address of the MLflow server")
         return _Session(access, project)
@@ -85,7 +85,7 @@ class _Session(TrackerSession):
         if found is None:
             try:
                 return str(self._api.post("experiments/create", {"name": name})["experiment_id"])
-            except TrackerError:  # another process has made it in the meantime
+            except TrackerError:  # another process has created it in the meantime
                 found = self._experiment_if_any(name)
                 if found is None:
                     raise
@@ -106,7 +106,7 @@ class _Session(TrackerSession):
         return self._runs[training.sweep].get(training.key)
 
     def _listed(self, sweep: str) -> Iterator[tuple[str, _Run]]:
-        """Yield the runs of a sweep; of two of one training the one that began first comes last, and counts."""
+        """Yield the runs of a sweep; of two runs of one training, the earlier one comes last and counts."""
         if "'" in sweep or "\\" in sweep:
             raise TrackerError(f"mlflow: no sweep can be called {sweep!r}")
         query: dict[str, Any] = {
@@ -126,7 +126,7 @@ class _Session(TrackerSession):
             query["page_token"] = token
 
     def _create(self, training: TrackedTraining) -> _Run:
-        """Return a new run; where another process makes one at the same time, the first one."""
+        """Return a new run; if another process creates one at the same time, the first one."""
         tags = {
             TRAINING_TAG: training.key,
             SWEEP_TAG: training.sweep,
@@ -158,18 +158,18 @@ class _Session(TrackerSession):
 
 
 class _Run:
-    """A run as MLflow lists it."""
+    """A run in MLflow's answer."""
 
     def __init__(self, run: dict[str, Any]) -> None:
         self.run_id = str(run["info"]["run_id"])
         self.ended = run["info"].get("status") not in ("RUNNING", "SCHEDULED")
-        # an answer in JSON writes 64-bit numbers as text
+        # JSON answers contain 64-bit numbers as text
         steps = [int(metric.get("step", 0)) for metric in run["data"].get("metrics", ())]
         self.last: int | None = max(steps, default=None)
 
 
 def _batches(records: Sequence[TrackedRecord]) -> Iterator[list[TrackedRecord]]:
-    """Yield whole records with at most :data:`MOST_METRICS` values together."""
+    """Yield groups of complete records with at most :data:`MOST_METRICS` values."""
     batch: list[TrackedRecord] = []
     size = 0
     for record in records:

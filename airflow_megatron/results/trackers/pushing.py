@@ -1,7 +1,7 @@
-"""Pushing what the store holds of a sweep to a tracker, each record once.
+"""Pushing the stored records of a sweep to a tracker, each record once.
 
-The queue is the store itself: a push reads what it holds after the last step that the tracker knows, in batches.
-Nothing waits for a push, and a push that was interrupted at any instant is continued by the next one.
+The store serves as the queue: a push reads the records after the last step that the tracker has, in batches. No task
+waits for a push, and the next push continues one that was interrupted at any time.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.trackers.tracker import TrackerAccess
 
 RECORDS_AT_ONCE: Final = 500
-"""Records that are in memory for one tracker."""
+"""Maximum number of records in memory for one tracker."""
 
 
 EVALUATIONS: Final = " evaluations"
-"""Ends the name of the run that holds the evaluations of a training's checkpoints."""
+"""Suffix of the name of the run with the evaluations of a training's checkpoints."""
 
 
 class Pushed(NamedTuple):
     """The result of a push.
 
-    :param records: that were sent
-    :param trainings: that they belong to
+    :param records: number of sent records
+    :param trainings: number of their trainings
     """
 
     records: int
@@ -55,13 +55,13 @@ def push_sweep(
 ) -> Pushed:
     """Send the records of a sweep's trainings that a tracker does not have yet.
 
-    :param jobs: of the sweep's plan; trainings that are not among them are pushed without their parameters
-    :param section: of the spec
-    :param access: to the tracker
-    :param ended: nothing more is written of the sweep
-    :param by_hand: send evaluations if none was read for an hour: whoever pushes knows that the sweep has ended
-    :raises TrackerError: when the tracker does not accept records; the next push sends them
-    :raises airflow_megatron.results.store.segments.StoreError: when the store does not answer
+    :param jobs: jobs of the sweep's plan; other trainings are pushed without their parameters
+    :param section: the section of the spec
+    :param access: access to the tracker
+    :param ended: whether no further records of the sweep are written
+    :param by_hand: send evaluations if none was read for an hour, because the user knows that the sweep has ended
+    :raises TrackerError: if the tracker does not accept records; the next push sends them
+    :raises airflow_megatron.results.store.segments.StoreError: if the store does not answer
     """
     trainings = {
         (job.point, job.stage): job

@@ -1,7 +1,7 @@
 """Rows of the store as records for trackers: one series for each training, whose steps rise strictly.
 
-A record holds all that is known of one iteration. What restarts and rollbacks have repeated is in it once, as the store
-marks it; a branch begins with the iterations of its trunk before its own first one.
+A record contains all known values of one iteration. Iterations that restarts and rollbacks have repeated occur once,
+as marked in the store. A branch begins with the iterations of its trunk before its own first one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from airflow_megatron.results.store.reading import Results
 
 SETTLE_S: Final = 60.0
-"""Rows of one moment are all in the store after as many seconds: its writer writes table by table, every 10 seconds."""
+"""Seconds after which all rows of one time are in the store; its writer writes table by table, every 10 seconds."""
 QUIET_S: Final = 3600.0
-"""After as many seconds without a later iteration nothing more is expected of the last one."""
+"""Seconds without a later iteration after which the last one is complete."""
 MOST_OTHER_VALUES: Final = 50
-"""Further numbers of a line that a record takes: a log is not trusted to name few."""
+"""Maximum number of other values of a line in a record, because a log may have any number."""
 
 _METRICS: Final = (
     "loss",
@@ -51,14 +51,14 @@ _LONGEST_NAME: Final = 100
 class SweepRecords:
     """The records of all trainings of a sweep.
 
-    :param results: what is stored of it
-    :param parents: (point, stage) → the stage whose checkpoint the training went on from
+    :param results: stored results of the sweep
+    :param parents: (point, stage) → the stage from whose checkpoint the training continued
     :param now: Unix time at which *results* are read
     """
 
     def __init__(self, results: Results, parents: Mapping[tuple[str, str], str], now: float) -> None:
         self._parents, self._now = parents, now
-        # what ended is read before what was logged, so that nothing logged earlier is missed
+        # read ends before log records, so that no earlier record is missed
         ended = results.attempts.filter(_older(now - SETTLE_S))
         self._ended = set(ended.select("point", "stage", "job_id", "attempt").iter_rows())
         current = results.iterations.filter(~pl.col(SUPERSEDED.name))
@@ -89,12 +89,13 @@ class SweepRecords:
     def evaluations_after(
         self, point: str, stage: str, step: int | None, *, ended: bool = False
     ) -> Iterator[TrackedRecord]:
-        """Yield the evaluations of a training's checkpoints after a step: a record for each checkpoint.
+        """Yield the evaluations of a training's checkpoints after a step, one record per checkpoint.
 
-        They end in any order, and steps rise strictly: all are held back until none is expected any more.
+        Evaluations end in any order, but steps must rise strictly. Records are therefore withheld until no further
+        evaluation is expected.
 
         :param step: None for all
-        :param ended: no evaluation of the sweep is expected any more
+        :param ended: whether no further evaluation of the sweep is expected
         """
         rows = self._evaluations[point, stage]
         if not ended:
@@ -117,19 +118,20 @@ class SweepRecords:
     ) -> Iterator[TrackedRecord]:
         """Yield the records of a training after a step.
 
-        The newest one is held back until a later one shows that it is whole: a validation follows its iteration.
+        The newest record is withheld until a later one shows that it is complete, because a validation follows its
+        iteration.
 
         :param step: None for all
-        :param ended: nothing more is written of the sweep
+        :param ended: whether no further records of the sweep are written
         """
-        last = self._last_whole(point, stage, ended=ended)
+        last = self._last_complete(point, stage, ended=ended)
         if last is None:
             return
         first = -1 if step is None else step
         yield from self._records(point, stage, first, last, seen=())
 
-    def _last_whole(self, point: str, stage: str, *, ended: bool) -> int | None:
-        """Return the last iteration of which nothing more is expected."""
+    def _last_complete(self, point: str, stage: str, *, ended: bool) -> int | None:
+        """Return the last complete iteration."""
         rows = self._iterations.get((point, stage))
         if rows is None or rows.is_empty():
             return None

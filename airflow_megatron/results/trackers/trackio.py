@@ -1,7 +1,7 @@
 """trackio, by the HTTP API of its self-hosted server; the package ``trackio`` is not needed.
 
-Its server keeps a row for each ``log_id`` once (``trackio/sqlite_storage.py``: a unique index, ``INSERT OR IGNORE``):
-a batch that is sent again after a lost answer changes nothing.
+Its server stores each ``log_id`` once (``trackio/sqlite_storage.py``: a unique index, ``INSERT OR IGNORE``): a batch
+that is sent again after a lost answer changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Trackio(Tracker):
     """A trackio server. The connection's host is its address, its password the write token."""
 
     def open(self, access: TrackerAccess, project: str) -> TrackerSession:
-        """Return a session for the project, which its first record makes."""
+        """Return a session for the project, which is created by its first record."""
         if not access.url:
             raise TrackerError(
                 "trackio: the connection names no host; give the address of the trackio server"

@@ -1,7 +1,7 @@
 """W&B, by its package ``wandb``: sent at once, or written as offline files that ``wandb sync`` sends.
 
-Offline, the position of a run is what its files hold; online, it is the step from which W&B resumes the run. What is
-noted beside the files only saves reading them, and asking, again.
+Offline, the position of a run is the last step in its files; online, it is the step from which W&B resumes the run.
+The note beside the files only saves reading them, or querying W&B, again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Wandb(Tracker):
     job_arguments = ("wandb_project",)
 
     def open(self, access: TrackerAccess, project: str) -> TrackerSession:
-        """Return a session for the project, which its first run makes."""
+        """Return a session for the project, which is created by its first run."""
         mode = access.options.get("mode", "online")
         if mode not in _MODES:
             raise TrackerError("wandb: the extra mode of the connection is online or offline")
@@ -98,7 +98,9 @@ class _Session(TrackerSession):
 
     @contextlib.contextmanager
     def _run(self, training: TrackedTraining) -> Iterator[tuple[Any, int | None]]:
-        """Open a run, and finish it: everything is sent, or in its file, then. Yield it and the step that it has."""
+        """Open a run, and yield it and its last step; on exit, finish it, so that everything is sent or in its
+        file.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             with self._wandb.init(
@@ -115,14 +117,14 @@ class _Session(TrackerSession):
                 settings=self._settings,
             ) as run:
                 yield run, run.starting_step - 1 if run.resumed and run.starting_step else None
-        except Exception as error:  # its messages may hold what it was given
+        except Exception as error:  # its messages may contain its arguments
             raise TrackerError(f"wandb does not take records: {type(error).__name__}") from None
 
     def _files(self, run_id: str) -> list[Path]:
         return sorted(self._folder.glob(f"wandb/*run-*-{run_id}/run-{run_id}.wandb"))
 
     def _steps_in_files(self, run_id: str, read: frozenset[str]) -> Iterator[int]:
-        """Yield the last step of each file of a run that is not among those read before."""
+        """Yield the last step of each file of a run that was not read before."""
         for path in self._files(run_id):
             if path.parent.name not in read:
                 try:
@@ -132,7 +134,7 @@ class _Session(TrackerSession):
                 yield max((step for step in steps if step is not None), default=-1)
 
     def _noted(self, run_id: str) -> tuple[int, frozenset[str]] | None:
-        """Return the step that was noted last, and the folders whose files it counts."""
+        """Return the last noted step, and the folders of the files that it covers."""
         try:
             noted = json.loads((self._folder / f"{run_id}.json").read_text())
             step = noted["step"]

@@ -30,9 +30,9 @@ class WandbFileError(AirflowMegatronError, ValueError):
 def history_of(content: bytes) -> Iterator[dict[str, Any]]:
     """Yield the history of a run: metric → value for each step, ``_step`` among them.
 
-    A file that a killed process has left ends with its last whole record.
+    The file of a killed process ends with its last complete record.
 
-    :raises WandbFileError: when it is not in W&B's format
+    :raises WandbFileError: if it is not in W&B's format
     """
     from wandb.proto import wandb_internal_pb2
 
@@ -47,9 +47,9 @@ def history_of(content: bytes) -> Iterator[dict[str, Any]]:
 
 
 def records_of(content: bytes) -> Iterator[bytes]:
-    """Yield the whole records of a file, up to the first one that is damaged or cut off.
+    """Yield the complete records of a file, up to the first one that is damaged or cut off.
 
-    :raises WandbFileError: when it is not in W&B's format
+    :raises WandbFileError: if it is not in W&B's format
     """
     if not content:
         return

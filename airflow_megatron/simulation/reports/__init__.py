@@ -1,4 +1,4 @@
-"""Comparisons of policies as tables and pictures, and the cases with a known answer.
+"""Comparisons of policies as tables and figures, and validation against published values.
 
 Imports ``run``, ``scenarios`` and the packages below.
 The command line uses it.

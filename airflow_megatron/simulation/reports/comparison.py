@@ -1,4 +1,4 @@
-"""Policies side by side, over the same seeds."""
+"""Comparison of policies over the same seeds."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Result:
         return mean([value(outcome) for outcome in self.outcomes])
 
     def gain(self, other: Result, value: Callable[[SimulationOutcome], float]) -> Mean:
-        """Return how much larger *value* is here than in *other*, seed by seed: both met the same incidents."""
+        """Return the mean difference of *value* to *other*, seed by seed: both had the same incidents."""
         pairs = zip(self.outcomes, other.outcomes, strict=True)
         return mean([value(own) - value(its) for own, its in pairs])
 
     def recovery(self, share: float) -> float:
-        """Return the seconds within which *share* of all recoveries of all seeds were over."""
+        """Return the quantile *share* of the recovery times of all seeds, in seconds."""
         return quantile([seconds for outcome in self.outcomes for seconds in outcome.recoveries], share)
 
     def to_json(self) -> dict[str, Any]:
-        """Return every figure of every seed, recoveries as quantiles."""
+        """Return all values of each seed; recovery times as quantiles."""
         return {
             "scenario": self.scenario.name,
             "gpus": self.scenario.gpus,
@@ -56,9 +56,9 @@ class Result:
 
 
 def run_policy(scenario: Scenario, policy: Policy, seeds: int) -> Result:
-    """Return the results of a policy in a scenario, over the seeds from 0 on.
+    """Return the results of a policy in a scenario.
 
-    :param seeds: how many.
+    :param seeds: number of seeds, starting with 0.
     """
     person = replace(scenario.site.person, on_call=policy.on_call)
     site = replace(scenario.site, person=person)
@@ -73,7 +73,7 @@ def run_policy(scenario: Scenario, policy: Policy, seeds: int) -> Result:
 def compare(
     scenarios: Sequence[Scenario], policies: Sequence[Policy], seeds: int, *, processes: int = 1
 ) -> Iterator[Result]:
-    """Yield the results of each policy in each scenario; they do not depend on the number of processes."""
+    """Yield the result of each policy in each scenario; the number of processes does not change the results."""
     pairs = [(scenario, policy) for scenario in scenarios for policy in policies]
     if processes == 1:
         yield from (run_policy(scenario, policy, seeds) for scenario, policy in pairs)

@@ -1,4 +1,4 @@
-"""Pictures of the comparison."""
+"""Figures of the comparison."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PARTS: Final = (
 
 
 def draw(results: Sequence[Result]) -> list[Plot]:
-    """Draw, for each kind of scenario, where the GPU-hours went by policy and size."""
+    """Draw the use of the GPU-hours by policy and size, one figure for each kind of scenario."""
     plots = []
     for name in dict.fromkeys(result.scenario.name for result in results):
         own = [result for result in results if result.scenario.name == name]

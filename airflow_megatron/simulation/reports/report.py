@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from airflow_megatron.simulation.site.statistics import Mean
 
 REFERENCE: Final = "no budgets"
-"""The policy that the others are variations of."""
+"""The other policies are variations of this one."""
 
 
 def tables(results: Sequence[Result]) -> str:
-    """Return the tables of all scenarios that *results* are of, in their order."""
+    """Return the tables of the scenarios in *results*, in order."""
     parts = []
     for kind, gpus in dict.fromkeys((result.scenario.name, result.scenario.gpus) for result in results):
         own = [result for result in results if (result.scenario.name, result.scenario.gpus) == (kind, gpus)]
@@ -74,7 +74,7 @@ def _outcome_table(results: Sequence[Result]) -> str:
 
 
 def _share_table(results: Sequence[Result]) -> str:
-    """Return where the GPU-hours went that brought nothing."""
+    """Return the table of wasted and waiting GPU-hours by cause."""
     wasted = _causes(results, lambda outcome: outcome.wasted)
     waited = _causes(results, lambda outcome: outcome.waited)
     rows = []

@@ -1,4 +1,4 @@
-"""The simulation where the answer is known: one kind of fault, nothing else going wrong."""
+"""Validation of the simulation: simple cases, with one kind of fault, whose results are published."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MTTF_HOURS: Final[Sequence[tuple[int, float, float]]] = (
     (16384, PUBLISHED_RATES["meta-rsc1"], 1.8),
     (16384, PUBLISHED_RATES["llama3"], 54 * 24 / 419),
 )
-"""GPUs, incidents per 1000 node-days, and the mean time to failure that was published for them: measured by Meta,
+"""GPUs, incidents per 1000 node-days, and the published mean time to failure in hours: measured by Meta,
 projected by Meta (arXiv 2410.21680), and 419 interruptions in the 54 days of Llama 3 (arXiv 2407.21783)."""
 
 
 def plain_site(nodes: int, rate: float) -> Site:
-    """Return a site with crashes from which the next attempt recovers at once, and nothing else."""
+    """Return a site with one kind of fault: crashes from which the next attempt recovers."""
     return Site(
         nodes=nodes,
         incidents_per_1000_node_days=rate,
@@ -43,11 +43,11 @@ def plain_site(nodes: int, rate: float) -> Site:
 
 @dataclass(frozen=True)
 class Check:
-    """What came of one check.
+    """Result of one check.
 
-    :param ettr: simulated.
-    :param expected_ettr: by Meta's formula.
-    :param mttf_hours: simulated, of running jobs.
+    :param ettr: simulated effective training time ratio.
+    :param expected_ettr: the ratio by Meta's formula.
+    :param mttf_hours: simulated mean time to failure of running jobs.
     """
 
     ettr: Mean
@@ -58,15 +58,15 @@ class Check:
 def check(nodes: int, rate: float, *, seeds: int, days: float, interval_s: float | None = None) -> Check:
     """Simulate one training on a plain site.
 
-    :param nodes: that it takes: all.
+    :param nodes: number of nodes; the training uses all of them.
     :param rate: incidents per 1000 node-days.
-    :param interval_s: between two checkpoints; Young's when None.
+    :param interval_s: seconds between two checkpoints; default: Young's interval.
     """
     site, per_second = plain_site(nodes, rate), failures_per_second(nodes, rate)
     interval = round(interval_s or best_save_interval(SAVE_S, per_second))
     plan = TrainingPlan("check", nodes, 10**8, 1.0, interval, SAVE_S, walltime_s=1e9)
     outcomes = [simulate(site, [plan], _POLICY, seed, days * DAY) for seed in range(seeds)]
-    # noticed after a poll or two, then the tasks of Airflow, Slurm, and the start
+    # the next poll reports the failure; then Airflow's tasks run, Slurm starts the job, and the job starts up
     restart_s = _POLICY.poll_s + site.airflow_s + site.scheduling_s + site.startup_s
     running = [outcome.used / site.gpus_per_node / nodes / max(outcome.failures, 1) for outcome in outcomes]
     return Check(
@@ -77,7 +77,7 @@ def check(nodes: int, rate: float, *, seeds: int, days: float, interval_s: float
 
 
 def validation_table(*, seeds: int, days: float) -> str:
-    """Return the checks as a Markdown table.
+    """Return the results of all checks as a Markdown table.
 
     :param seeds: runs of each.
     :param days: length of a run.

@@ -1,4 +1,4 @@
-"""A simulated site: machines, faults, jobs, the log lines that they leave, and formulas to check it against.
+"""A simulated site: machines, faults, jobs and their log lines, and formulas for validation.
 
 Imports ``slurm``, ``megatron`` and ``spec``.
 ``supervisors`` and ``run`` use it.

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     Process = Generator[simpy.Event, None, None]
 
 _PREEMPTOR_S: Final = 2 * HOUR
-"""How long a preemptor keeps a node. Our choice."""
+"""How long a preempting job keeps a node. Our choice."""
 
 
 @dataclass(slots=True)
 class Node:
     """A node.
 
-    :param away: Slurm does not give it out: it is down, drained, or another's.
-    :param draining: it goes to repair as soon as nobody holds it.
-    :param sick: a GPU of it fails again and again.
-    :param slow: it keeps the others back.
+    :param away: not available for jobs: down, drained, or used by others.
+    :param draining: goes to repair as soon as no job uses it.
+    :param sick: one of its GPUs fails repeatedly.
+    :param slow: slows down the training.
     """
 
     index: int
@@ -55,8 +55,9 @@ class Node:
 class SimulatedAttempt:
     """A Slurm job.
 
-    :param over: event that happens when the job ends in Slurm
-    :param stopped: event that happens when the job ends or hangs, for watchers
+    :param over: triggered when the job ends in Slurm
+    :param stopped: triggered when the job ends or hangs
+    :param began: triggered when the job starts
     :param hosts: names of its first and its last node
     :param indexes: indexes of its nodes
     :param log: the end of its log
@@ -87,17 +88,17 @@ class SimulatedAttempt:
 
     @property
     def running(self) -> bool:
-        """Whether it holds nodes."""
+        """Whether it has nodes."""
         return self.state is JobState.RUNNING
 
     @property
     def starting(self) -> bool:
-        """Whether it holds nodes and has not begun to iterate."""
+        """Whether it has nodes and has not reached its first iteration."""
         return self.running and self.progress is not None and not self.iterating
 
     @property
     def stalled(self) -> bool:
-        """Whether it holds nodes and computes nothing more."""
+        """Whether it has nodes but does not compute any more."""
         return self.running and self.progress is not None and self.progress.stalled_since is not None
 
 
@@ -105,10 +106,10 @@ class SimulatedCluster:
     """Queue, nodes and services of a site.
 
     :param environment: the simulated clock.
-    :param site: what it is like.
-    :param seed: of everything that happens by chance.
-    :param until: seconds for which incidents are drawn.
-    :param ledger: takes note of what the nodes did.
+    :param site: its description.
+    :param seed: seed of all random numbers.
+    :param until: length of the run in seconds; incidents are drawn for this time.
+    :param ledger: records the use of the nodes.
     """
 
     def __init__(
@@ -123,19 +124,19 @@ class SimulatedCluster:
         self._running: dict[str, list[SimulatedAttempt]] = {}
         self._free = set(range(site.nodes))
         self._away: set[int] = set()
-        self._ill: set[int] = set()
-        """Nodes that are sick or slow, or to be drained."""
+        self._faulty: set[int] = set()
+        """Nodes that are sick, slow or draining."""
         self._holders: list[SimulatedAttempt] = []
         self._luck = stream(seed, "repair")
         self._pass_due = False
-        environment.process(self._strikes(seed, until))
+        environment.process(self._apply_incidents(seed, until))
 
-    # --- what sbatch, scancel and the job script do
+    # --- commands: sbatch, scancel, scontrol
 
     def submit(self, training: Training, excluded: Iterable[str] = ()) -> SimulatedAttempt:
         """Queue a job.
 
-        :param excluded: names of nodes to keep off.
+        :param excluded: names of nodes that it must not use.
         """
         event = self.environment.event
         attempt = SimulatedAttempt(
@@ -154,7 +155,7 @@ class SimulatedCluster:
         return attempt
 
     def cancel(self, attempt: SimulatedAttempt) -> None:
-        """Do what ``scancel`` does."""
+        """Cancel a job, like ``scancel``."""
         if attempt in self._queue:
             self._queue.remove(attempt)
             attempt.state, attempt.ended = JobState.CANCELLED, self.environment.now
@@ -164,28 +165,28 @@ class SimulatedCluster:
             self._end(attempt, JobState.CANCELLED)
 
     def lift_exclusion(self, attempt: SimulatedAttempt) -> None:
-        """Do what ``scontrol update ExcNodeList=`` does."""
+        """Remove a job's excluded nodes, like ``scontrol update ExcNodeList=``."""
         attempt.excluded = frozenset()
         self._schedule()
 
-    def kept_out(self, attempt: SimulatedAttempt) -> bool:
-        """Whether a waiting job could start if it excluded no nodes."""
+    def waits_for_excluded_nodes(self, attempt: SimulatedAttempt) -> bool:
+        """Whether a job waits only because of its excluded nodes."""
         need = attempt.training.plan.nodes
         return len(self._free) >= need > len(self._free - attempt.excluded)
 
-    def ill_nodes(self, attempt: SimulatedAttempt) -> list[Node]:
-        """Return the nodes of an attempt that are sick, slow, or to be drained."""
-        return [self.nodes[index] for index in sorted(self._ill & attempt.indexes)]
+    def faulty_nodes(self, attempt: SimulatedAttempt) -> list[Node]:
+        """Return the nodes of an attempt that are sick, slow or draining."""
+        return [self.nodes[index] for index in sorted(self._faulty & attempt.indexes)]
 
     def drain(self, node: Node) -> None:
-        """Send a node to repair as soon as nobody holds it."""
+        """Send a node to repair as soon as no job uses it."""
         node.draining = True
-        self._ill.add(node.index)
+        self._faulty.add(node.index)
         if self._holder(node) is None and not node.away:
-            self._take_away(node, None)
+            self._remove_for_repair(node, None)
 
     def settle(self) -> None:
-        """Bring everything up to date at the end of a run, and book what running jobs have done."""
+        """Record the work of running jobs at the end of a run."""
         for attempt in self.attempts:
             if attempt.running:
                 if attempt.progress is not None:
@@ -193,7 +194,7 @@ class SimulatedCluster:
                     part = max(0.0, attempt.progress.position - attempt.training.tracked)
                     plan = attempt.training.plan
                     self.ledger.useful += part * plan.iteration_s * plan.nodes
-                self._book_nodes(attempt)
+                self._record_nodes(attempt)
 
     def _holder(self, node: Node) -> SimulatedAttempt | None:
         return next((attempt for attempt in self._holders if node.index in attempt.indexes), None)
@@ -224,7 +225,7 @@ class SimulatedCluster:
         attempt.indexes = frozenset(indexes)
         self._free -= attempt.indexes
         self._holders.append(attempt)
-        ill = self.ill_nodes(attempt)
+        ill = self.faulty_nodes(attempt)
         self.ledger.attempts += 1
         attempt.startup_s = self._luck.lognormvariate(math.log(self.site.startup_s), self.site.startup_sigma)
         speed = self.site.slow_speed if any(node.slow for node in ill) else 1.0
@@ -235,26 +236,26 @@ class SimulatedCluster:
             waited = now - max(attempt.submitted, training.held_until)
             self.ledger.waited["queue"] += waited * training.plan.nodes
         self._running[training.plan.name].append(attempt)
-        attempt.life = self.environment.process(self._live(attempt))
+        attempt.life = self.environment.process(self._run_steps(attempt))
         for node in ill:
             if node.sick:
                 self.environment.process(self._fail_again(attempt, node))
         attempt.began.succeed()
 
-    # --- an attempt's life
+    # --- the course of an attempt
 
-    def _live(self, attempt: SimulatedAttempt) -> Process:
-        """Do what is due from within an attempt; incidents interrupt it."""
+    def _run_steps(self, attempt: SimulatedAttempt) -> Process:
+        """Run the steps of an attempt when they are due; incidents interrupt the process."""
         while attempt.running:
-            wait, act = self._due(attempt)
+            wait, act = self._next_step(attempt)
             try:
                 yield self.environment.timeout(max(0.0, wait))
             except simpy.Interrupt:
                 continue
             act(attempt)
 
-    def _due(self, attempt: SimulatedAttempt) -> tuple[float, Callable[[SimulatedAttempt], None]]:
-        """Return what comes next, and in how many seconds."""
+    def _next_step(self, attempt: SimulatedAttempt) -> tuple[float, Callable[[SimulatedAttempt], None]]:
+        """Return the seconds until the next step, and the step."""
         now, plan, progress = self.environment.now, attempt.training.plan, attempt.progress
         assert attempt.started is not None
         walltime = attempt.started + plan.walltime_s - now
@@ -269,13 +270,13 @@ class SimulatedCluster:
             return progress.iterating_from - now, self._iterate
         return min(
             (progress.time_to_finish(), self._finish),
-            (progress.time_to_bug(), self._meet_bug),
+            (progress.time_to_bug(), self._hit_bug),
             (max(0.0, walltime - plan.stop_margin_s), self._begin_stop),
             key=lambda due: due[0],
         )
 
     def _iterate(self, attempt: SimulatedAttempt) -> None:
-        """Load the checkpoint, and begin."""
+        """Load the checkpoint and start to iterate."""
         training = attempt.training
         attempt.iterating = True
         if training.finished:
@@ -292,7 +293,7 @@ class SimulatedCluster:
         if attempt.training.finished:
             self._end(attempt, JobState.COMPLETED)
 
-    def _meet_bug(self, attempt: SimulatedAttempt) -> None:
+    def _hit_bug(self, attempt: SimulatedAttempt) -> None:
         self._crash(attempt, last_lines("bug", *attempt.hosts))
 
     def _begin_stop(self, attempt: SimulatedAttempt) -> None:
@@ -324,17 +325,17 @@ class SimulatedCluster:
         now, training = self.environment.now, attempt.training
         if attempt.progress is not None:
             attempt.progress.advance(now)
-            attempt.progress.book_loss()
+            attempt.progress.record_loss()
             training.held_until = now
         attempt.state, attempt.ended, attempt.exit_code = state, now, exit_code
         attempt.log, attempt.recorded = log, recorded
-        self._book_nodes(attempt)
+        self._record_nodes(attempt)
         self._free |= attempt.indexes
         self._free -= self._away
         self._holders.remove(attempt)
-        for node in self.ill_nodes(attempt):
+        for node in self.faulty_nodes(attempt):
             if node.draining and not node.away:
-                self._take_away(node, None)
+                self._remove_for_repair(node, None)
         others = self._running[training.plan.name]
         others.remove(attempt)
         attempt.over.succeed()
@@ -342,7 +343,7 @@ class SimulatedCluster:
             attempt.stopped.succeed()
         self._wake(attempt)
         if attempt.progress is not None and others:
-            # the second copy goes on where the first one's checkpoints end
+            # the second copy continues from the last checkpoint of the first one
             if training.finished:
                 self._end(others[0], JobState.COMPLETED)
             else:
@@ -350,7 +351,7 @@ class SimulatedCluster:
         self._schedule()
 
     def _promote(self, duplicate: SimulatedAttempt) -> None:
-        self._book_duplicate(duplicate)
+        self._record_duplicate(duplicate)
         duplicate.progress = Progress(duplicate.training, self.environment.now, 0.0)
         duplicate.iterating = True
         self._wake(duplicate)
@@ -360,49 +361,49 @@ class SimulatedCluster:
         if life is not None and life.is_alive and life is not self.environment.active_process:
             life.interrupt()
 
-    def _book_nodes(self, attempt: SimulatedAttempt) -> None:
+    def _record_nodes(self, attempt: SimulatedAttempt) -> None:
         assert attempt.started is not None
         seconds = self.environment.now - attempt.started
         self.ledger.used += seconds * len(attempt.indexes)
         self.ledger.lemon += seconds * len(self.lemons & attempt.indexes)
         if attempt.progress is None:
-            self._book_duplicate(attempt)
+            self._record_duplicate(attempt)
 
-    def _book_duplicate(self, attempt: SimulatedAttempt) -> None:
+    def _record_duplicate(self, attempt: SimulatedAttempt) -> None:
         assert attempt.started is not None
         self.ledger.wasted["duplicate"] += (self.environment.now - attempt.started) * len(attempt.indexes)
 
-    # --- what goes wrong
+    # --- incidents
 
-    def _strikes(self, seed: int, until: float) -> Process:
+    def _apply_incidents(self, seed: int, until: float) -> Process:
         for incident in incidents(self.site, seed, until):
             yield self.environment.timeout(incident.time - self.environment.now)
             node = self.nodes[incident.node]
             if not node.away:
-                self._strike(incident, node)
+                self._apply_incident(incident, node)
 
-    def _strike(self, incident: Incident, node: Node) -> None:
+    def _apply_incident(self, incident: Incident, node: Node) -> None:
         attempt, kind = self._holder(node), incident.kind
         if attempt is not None:
             self.ledger.incidents[kind] += 1
         match kind:
             case "node_down":
-                self.environment.process(self._go_down(node))
+                self.environment.process(self._node_fails(node))
             case "preemption":
                 if attempt is not None:
-                    self._take_away(node, _PREEMPTOR_S)
-                    self._lose(attempt, JobState.PREEMPTED, self._lines(kind, node, attempt))
+                    self._remove_for_repair(node, _PREEMPTOR_S)
+                    self._end_without_nodes(attempt, JobState.PREEMPTED, self._lines(kind, node, attempt))
             case "gpu":
                 if incident.luck < self.site.gpu_lasting:
                     node.sick = True
-                    self._ill.add(node.index)
+                    self._faulty.add(node.index)
                     self.environment.process(self._health_check(node))
                 if attempt is not None:
                     named = incident.luck * 101 % 1 < self.site.gpu_named
                     self._crash(attempt, self._lines(kind, node, attempt, named=named))
             case "slow":
                 node.slow = True
-                self._ill.add(node.index)
+                self._faulty.add(node.index)
                 self.environment.process(self._health_check(node))
                 if attempt is not None and attempt.progress is not None:
                     attempt.progress.advance(self.environment.now)
@@ -418,15 +419,15 @@ class SimulatedCluster:
                         attempt.training.bug_at = attempt.progress.position
                     self._crash(attempt, self._lines(kind, node, attempt))
 
-    def _go_down(self, node: Node) -> Process:
-        """A node dies: its job computes no more, and Slurm notices after a while."""
+    def _node_fails(self, node: Node) -> Process:
+        """Let a node fail: its job stops computing; Slurm detects the failure later."""
         attempt = self._holder(node)
-        self._leave(node)
+        self._make_unavailable(node)
         if attempt is not None:
             self._stall(attempt)
         yield self.environment.timeout(self.site.slurm_detection_s)
         if attempt is not None and attempt.running:
-            self._lose(attempt, JobState.NODE_FAIL, self._lines("node_down", node, attempt))
+            self._end_without_nodes(attempt, JobState.NODE_FAIL, self._lines("node_down", node, attempt))
         self.environment.process(self._repair(node, None))
 
     def _hang(self, attempt: SimulatedAttempt, node: Node, incident: Incident) -> Process:
@@ -446,15 +447,15 @@ class SimulatedCluster:
             attempt.stopped.succeed()
         self._wake(attempt)
 
-    def _lose(self, attempt: SimulatedAttempt, state: JobState, log: bytes) -> None:
-        """End a job whose nodes are gone."""
+    def _end_without_nodes(self, attempt: SimulatedAttempt, state: JobState, log: bytes) -> None:
+        """End a job that has lost its nodes."""
         self.ledger.failures += 1
         if attempt.training.stopped_since is None and attempt.progress is not None:
             attempt.training.stopped_since = self.environment.now
         self._end(attempt, state, log=log, recorded=False)
 
     def _fail_again(self, attempt: SimulatedAttempt, node: Node) -> Process:
-        """A job that got a sick node meets its fault."""
+        """Crash a job on a sick node after a random time."""
         yield self.environment.timeout(attempt.startup_s + self._luck.expovariate(1 / self.site.recurrence_s))
         if node.sick and attempt.running:
             self.ledger.incidents["gpu"] += 1
@@ -465,24 +466,24 @@ class SimulatedCluster:
         if node.sick or node.slow:
             self.drain(node)
 
-    def _take_away(self, node: Node, seconds: float | None) -> None:
-        self._leave(node)
+    def _remove_for_repair(self, node: Node, seconds: float | None) -> None:
+        self._make_unavailable(node)
         self.environment.process(self._repair(node, seconds))
 
-    def _leave(self, node: Node) -> None:
+    def _make_unavailable(self, node: Node) -> None:
         node.away = True
         self._away.add(node.index)
         self._free.discard(node.index)
 
     def _repair(self, node: Node, seconds: float | None) -> Process:
-        """Bring a node back after *seconds*, or (None) after a reboot or a repair."""
+        """Make a node available again after *seconds*; None: after a reboot or a repair."""
         if seconds is None:
             reboot = self._luck.random() < self.site.reboot_share
             seconds = self.site.reboot_s if reboot else self._luck.expovariate(1 / self.site.repair_s)
         yield self.environment.timeout(seconds)
         node.away = node.draining = node.sick = node.slow = False
         self._away.discard(node.index)
-        self._ill.discard(node.index)
+        self._faulty.discard(node.index)
         if self._holder(node) is None:
             self._free.add(node.index)
             self._schedule()

@@ -1,7 +1,6 @@
-"""Incidents of a site's nodes and services in the course of a run, drawn before it from a seed.
+"""Incidents of a site's nodes and services during a run, drawn at random from a seed.
 
-The same seed gives every policy the same incidents at the same times on the same nodes, so that policies are
-compared on equal luck.
+The incidents of a seed do not depend on the policy: all policies are compared with the same incidents.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ if TYPE_CHECKING:
     from airflow_megatron.simulation.site.site import IncidentKind, OutageKind, Outages, Site
 
 _HARDWARE: Final = frozenset({"gpu", "node_down", "hang", "slow"})
-"""Kinds that lemon nodes have more of."""
+"""Kinds of incidents that are more frequent on lemon nodes."""
 
 Draw = Literal["incident", "lemon", "outage", "job", "repair"]
 
 
 def stream(seed: int, purpose: Draw, name: str = "") -> random.Random:
-    """Return a source of random numbers of its own for each purpose, so that none shifts another's."""
+    """Return an independent source of random numbers for each purpose; draws from one do not affect another."""
     return random.Random(f"{seed}/{purpose}/{name}")
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that happens to a node.
+    """An incident on a node.
 
     :param time: seconds from the start.
     :param node: index of the node.
-    :param kind: what.
-    :param luck: a number in [0, 1) that decides its particulars (does the log name the node, does the fault last).
+    :param kind: kind of the incident.
+    :param luck: random number in [0, 1); decides whether the log names the node and whether the fault persists.
     """
 
     time: float
@@ -47,7 +46,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A service does not answer from *start* to *end*."""
+    """A period in which a service does not answer."""
 
     kind: OutageKind
     start: float
@@ -61,9 +60,9 @@ def lemon_nodes(site: Site, seed: int) -> frozenset[int]:
 
 
 def incidents(site: Site, seed: int, until: float) -> Iterator[Incident]:
-    """Yield what happens to the nodes, in order of time: a Poisson process over all of them.
+    """Yield the incidents on all nodes in order of time, as a Poisson process.
 
-    :param until: seconds from the start.
+    :param until: length of the run in seconds.
     """
     rate = (site.incidents_per_node_second + site.preemptions_per_node_second) * site.nodes
     if rate <= 0:
@@ -84,7 +83,7 @@ def incidents(site: Site, seed: int, until: float) -> Iterator[Incident]:
 
 
 class Services:
-    """When the controller, the accounting database and the login node answer."""
+    """Outages of the controller, the accounting database and the login node."""
 
     def __init__(self, site: Site, seed: int, until: float) -> None:
         self._starts: dict[OutageKind, list[float]] = {}
@@ -95,7 +94,7 @@ class Services:
             self._ends[kind] = [span.end for span in spans]
 
     def outage(self, kind: OutageKind, now: float) -> Outage | None:
-        """Return the outage that is going on, or None if the service answers."""
+        """Return the current outage of a service, or None if it answers."""
         index = bisect.bisect_right(self._starts.get(kind, []), now) - 1
         if index < 0 or now >= self._ends[kind][index]:
             return None

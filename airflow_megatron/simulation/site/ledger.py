@@ -8,33 +8,34 @@ from typing import Literal
 
 Waste = Literal["startup", "saving", "lost work", "stalled", "slow node", "duplicate"]
 """``startup``: from a job's start to its first iteration; ``saving``: training waits for a checkpoint; ``lost work``:
-iterations that had to be done again; ``stalled``: nodes held by a job that computes no more (a hang, a dead node that
-Slurm has not noticed, an end by time-out); ``slow node``: what a slow node keeps the others from; ``duplicate``: a
-second copy of a job that runs."""
+iterations that had to be repeated; ``stalled``: the job has nodes but does not compute (a hang, a failed node that
+Slurm has not detected, the time until a walltime kill); ``slow node``: time lost because of a slow node;
+``duplicate``: a second copy of a running job."""
 
 Wait = Literal["queue", "noticing", "pause", "submission", "person"]
-"""What a job without nodes waits for: Slurm; the verdict on its last attempt; the restart policy's pause; an sbatch
-whose answer was lost, and the tasks around it; a person."""
+"""Why a job has no nodes. ``queue``: it waits for Slurm; ``noticing``: for the verdict on its last attempt; ``pause``:
+for the restart policy's back-off; ``submission``: for Airflow's tasks, and after a lost answer of sbatch; ``person``:
+for a person."""
 
 
 @dataclass
 class Ledger:
-    """Seconds and counts of one run; times of nodes are node-seconds.
+    """Times and counts of one run.
 
-    :param used: node-seconds that jobs held nodes, booked by the cluster.
-    :param useful: node-seconds of iterations that were not done again.
+    :param used: node-seconds allocated to jobs.
+    :param useful: node-seconds of iterations that were not repeated.
     :param wasted: node-seconds by cause; with *useful* they add up to *used*.
-    :param waited: node-seconds of jobs without nodes, by what they waited for.
+    :param waited: node-seconds in which jobs had no nodes, by cause.
     :param lemon: node-seconds on lemon nodes.
-    :param incidents: that struck a job, by kind.
-    :param failures: attempts that an incident ended.
-    :param attempts: that Slurm started.
-    :param submissions: that Slurm took.
-    :param interventions: of people.
-    :param false_alarms: hangs found in jobs that did not hang.
-    :param quarantines: checkpoints set aside.
-    :param recoveries: seconds from each incident that stopped a job to its next iteration.
-    :param overlaps: attempts that began while another of the same job ran.
+    :param incidents: number of incidents that affected a job, by kind.
+    :param failures: number of attempts that an incident ended.
+    :param attempts: number of attempts that Slurm started.
+    :param submissions: number of submissions that Slurm accepted.
+    :param interventions: number of interventions by a person.
+    :param false_alarms: number of jobs that were treated as hung although they were not.
+    :param quarantines: number of quarantined checkpoints.
+    :param recoveries: seconds from each incident that stopped a job to the job's next iteration.
+    :param overlaps: number of attempts that started while another attempt of the same job ran.
     """
 
     used: float = 0.0

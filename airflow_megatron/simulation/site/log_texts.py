@@ -1,4 +1,4 @@
-"""The last lines that a job leaves in its log, by what ended it: as PyTorch, NCCL, Megatron and Slurm write them."""
+"""The last log lines of a job by the cause of its end, in the words of PyTorch, NCCL, Megatron and Slurm."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ WALLTIME_KILL: Final = (
 
 
 def last_lines(kind: IncidentKind, node: str, other: str, *, named: bool = True) -> bytes:
-    """Return the log's end after an incident.
+    """Return the last log lines after an incident.
 
     :param kind: what happened.
-    :param node: where.
+    :param node: the failed node.
     :param other: another node of the job.
-    :param named: False: the failing rank was killed without a word, and the others report a broken connection.
+    :param named: whether the failing rank logs an error; otherwise only other ranks report a broken connection.
     """
     text = _LINES[kind] if named else _NCCL + _CHILD
     return text.format(node=node, other=other).encode()
 
 
 def unreadable_checkpoint(iteration: int) -> bytes:
-    """Return the log's end when a checkpoint cannot be loaded."""
+    """Return the last log lines when a checkpoint cannot be loaded."""
     return (
         "[n00000:0]: megatron.core.dist_checkpointing.core.CheckpointingException: "
         f"cannot read checkpoints/iter_{iteration:07d}\n{_CHILD}"

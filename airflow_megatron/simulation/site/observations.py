@@ -1,4 +1,4 @@
-"""Observations of an attempt on the simulated cluster: the same objects that a real poll makes."""
+"""Observations of an attempt on the simulated cluster, in the same classes as those of a real poll."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _name(attempt: SimulatedAttempt) -> str:
 
 
 def _node_list(attempt: SimulatedAttempt) -> str:
-    """Return Slurm's expression for the nodes; of several only that they are several matters."""
+    """Return a host list of Slurm; for several nodes it is only the range from the first to the last."""
     if len(attempt.indexes) < 2:
         return "".join(attempt.hosts[:1])
     first, last = attempt.hosts

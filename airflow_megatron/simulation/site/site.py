@@ -1,7 +1,7 @@
-"""Description of a simulated site: its machines, how they fail, and who looks after them.
+"""Description of a simulated site: its machines, their faults, and the person who looks after them.
 
-Every number is either published, and then the source is named, or a choice of this package, and then it says
-so. Rates of failure are of incidents that end or stop a job, per node and day, on nodes of 8 GPUs.
+Each number names its published source, or is marked as "our choice". Failure rates count incidents that stop a job,
+per node and day, on nodes with 8 GPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DAY: Final = 24 * HOUR
 IncidentKind = Literal[
     "gpu", "node_down", "network", "software", "bug", "hang", "slow", "file_system", "nan", "preemption"
 ]
-"""``software`` does not come again when the job is restarted; a ``bug`` does, until a person has fixed it."""
+"""A ``software`` failure does not recur after a restart; a ``bug`` recurs until a person fixes it."""
 
 PUBLISHED_RATES: Final[Mapping[str, float]] = {
     "meta-rsc2": 2.34,  # arXiv 2410.21680: 8k A100
@@ -31,7 +31,7 @@ PUBLISHED_RATES: Final[Mapping[str, float]] = {
 """Incidents per 1000 node-days."""
 
 META_JOB_FACTOR: Final = 3.7
-"""At 1,024 GPUs Meta measured a mean time to failure of 7.9 h, 3.7 times shorter than its rate per node gives."""
+"""Meta measured a mean time to failure of 7.9 h at 1,024 GPUs; its rate per node implies a 3.7 times longer one."""
 
 MIX: Final[Mapping[IncidentKind, float]] = {
     "gpu": 0.52,
@@ -46,7 +46,7 @@ MIX: Final[Mapping[IncidentKind, float]] = {
 }
 """Shares of the kinds, from Llama 3's table of interruptions and ByteRobust (arXiv 2509.16293), rounded: hardware
 0.62 (a tenth of which takes the whole host down: 32 of 419 were host maintenance), network 0.10, software 0.13 (of
-which ``nan`` stands for the 6 of 419 silent corruptions; that one in eight of the rest is a ``bug`` is our choice),
+which ``nan`` represents the 6 of 419 silent corruptions; that one in eight of the rest is a ``bug`` is our choice),
 hangs 0.10 (ByteRobust: 9.9 %), slow nodes 0.01 (0.8 %)."""
 
 OutageKind = Literal["controller", "accounting", "login"]
@@ -54,11 +54,11 @@ OutageKind = Literal["controller", "accounting", "login"]
 
 @dataclass(frozen=True)
 class Outages:
-    """How often and how long a service does not answer. All are our choice: issues of other tools report such
-    outages, and their lengths, but no rate.
+    """Frequency and lengths of a service's outages. Our choice: issues of other tools report outages and their
+    lengths, but no rates.
 
-    :param per_week: beginnings per week.
-    :param durations: seconds, drawn with equal chance.
+    :param per_week: number of outages per week.
+    :param durations: possible lengths in seconds; all are equally likely.
     """
 
     per_week: float
@@ -67,15 +67,15 @@ class Outages:
 
 @dataclass(frozen=True)
 class Person:
-    """Who looks after the jobs when no policy does. Our choice; BLOOM's hangs without a detector cost 6, 11 and 18 h
-    (bigscience chronicles), which such hours give.
+    """A person who looks after the jobs where the policy does not. Our choice; with these hours, hangs without a
+    detector cost about as much as those of BLOOM: 6, 11 and 18 h (bigscience chronicles).
 
-    :param first_hour: working hours begin.
-    :param last_hour: they end.
-    :param days: working days of the week.
-    :param look_s: within them, seconds between two polls at jobs that have not called for help.
-    :param reaction_s: from seeing what happened to having acted.
-    :param on_call: acts at any hour when called by an alarm.
+    :param first_hour: start of the working hours.
+    :param last_hour: end of the working hours.
+    :param days: number of working days in a week.
+    :param look_s: seconds between two checks of the jobs during working hours.
+    :param reaction_s: seconds from noticing a problem to having fixed it.
+    :param on_call: whether the person answers alarms at any hour.
     """
 
     first_hour: float = 9.0
@@ -88,39 +88,38 @@ class Person:
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster and its ways.
+    """A cluster, its faults and its delays.
 
-    :param nodes: nodes that jobs can get, spares included.
-    :param gpus_per_node: for GPU-hours.
-    :param incidents_per_1000_node_days: see :data:`PUBLISHED_RATES`; of all kinds but preemption.
-    :param preemptions_per_1000_node_days: site-specific; none on nodes of one's own.
+    :param nodes: number of nodes, spares included.
+    :param gpus_per_node: number of GPUs of a node.
+    :param incidents_per_1000_node_days: rate of all incidents except preemptions; see :data:`PUBLISHED_RATES`.
+    :param preemptions_per_1000_node_days: rate of preemptions; depends on the site, 0 on dedicated nodes.
     :param mix: shares of the kinds; they add up to 1.
     :param lemon_share: share of nodes that fail much more often; Lablup: 3 of 63.
-    :param lemon_failures: share of the hardware incidents that they have; Lablup: over half.
-    :param gpu_named: share of GPU errors whose log line names the node, else other ranks' NCCL errors are all
-        there is. Our choice.
-    :param gpu_lasting: share of GPU errors that come again on the same node; Lablup: 33.3 % of automatic retries
-        succeed.
+    :param lemon_failures: share of the hardware incidents that occur on these nodes; Lablup: over half.
+    :param gpu_named: share of GPU errors whose log line names the node; otherwise the log contains only the NCCL
+        errors of other ranks. Our choice.
+    :param gpu_lasting: share of GPU errors that recur on the same node; Lablup: 33.3 % of automatic retries succeed.
     :param recurrence_s: mean time after which a job on such a node fails again. Our choice.
-    :param health_check_s: mean time until the site notices such a node, or a slow one, and drains it. Our choice.
+    :param health_check_s: mean time until the site detects and drains such a node, or a slow one. Our choice.
     :param reboot_share: share of drained nodes that a reboot repairs. Our choice.
-    :param reboot_s: how long that takes.
+    :param reboot_s: seconds of a reboot.
     :param repair_s: mean time of the other repairs. Our choice.
-    :param nccl_watchdog_share: share of hangs that NCCL's watchdog ends; in BLOOM's it did not. Our choice.
-    :param nccl_watchdog_s: its time-out; PyTorch's default.
-    :param slurm_detection_s: until Slurm calls a node down (``SlurmdTimeout``'s default).
-    :param slow_speed: of a training that holds a slow node, relative. Our choice.
+    :param nccl_watchdog_share: share of hangs that NCCL's watchdog ends; it did not end BLOOM's hangs. Our choice.
+    :param nccl_watchdog_s: timeout of the watchdog; PyTorch's default.
+    :param slurm_detection_s: seconds until Slurm marks a failed node as down (the default of ``SlurmdTimeout``).
+    :param slow_speed: relative speed of a training with a slow node. Our choice.
     :param startup_s: median time from a job's start to its first iteration. Our choice.
-    :param startup_sigma: of its log-normal distribution.
-    :param damaged_checkpoints: chance that a checkpoint which looks whole cannot be loaded. Our choice.
-    :param scheduling_s: mean time until Slurm starts a job that has its nodes.
-    :param accounting_lag_s: until sacct knows of an end.
+    :param startup_sigma: sigma of the log-normal distribution of this time.
+    :param damaged_checkpoints: probability that a checkpoint looks complete but cannot be loaded. Our choice.
+    :param scheduling_s: time until Slurm starts a job for which nodes are free.
+    :param accounting_lag_s: seconds until sacct reports the end of a job.
     :param min_job_age_s: how long squeue shows an ended job; Slurm's default.
-    :param ambiguous_sbatch: chance that a submission's answer is lost; half of these were accepted. Our choice.
-    :param visibility_window_s: how long the submission protocol then waits for the job to show.
-    :param airflow_s: from a verdict to the next sbatch; benchmarks/README.md, stage latency.
-    :param outages: of the services.
-    :param person: who looks after it.
+    :param ambiguous_sbatch: probability that sbatch's answer is lost; half of these jobs were accepted. Our choice.
+    :param visibility_window_s: how long the submission protocol then waits until the job becomes visible.
+    :param airflow_s: seconds from a verdict to the next sbatch; see benchmarks/README.md, stage latency.
+    :param outages: outages of the services.
+    :param person: the person who looks after the jobs.
     """
 
     nodes: int
@@ -160,7 +159,7 @@ class Site:
     person: Person = Person()
 
     def __post_init__(self) -> None:
-        """Refuse shares that are none."""
+        """Check the number of nodes and the sum of the shares."""
         if self.nodes < 1:
             raise ValueError(f"a site has at least one node, got {self.nodes}")
         if abs(sum(self.mix.values()) - 1.0) > 1e-6:
@@ -168,7 +167,7 @@ class Site:
 
     @property
     def incidents_per_node_second(self) -> float:
-        """Rate of all kinds but preemption."""
+        """Rate of all incidents except preemptions."""
         return self.incidents_per_1000_node_days / 1000 / DAY
 
     @property

@@ -1,4 +1,4 @@
-"""Means over seeds, and how sure they are."""
+"""Means over seeds, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which *share* of the values lie; NaN without any."""
+    """Return the quantile *share* of the values; NaN if there are none."""
     if not values:
         return math.nan
     ordered = sorted(values)

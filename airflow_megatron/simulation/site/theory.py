@@ -1,4 +1,4 @@
-"""Closed formulas, to choose checkpoint intervals and to check the simulation against."""
+"""Closed formulas, to choose checkpoint intervals and to validate the simulation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def failures_per_second(nodes: int, per_1000_node_days: float) -> float:
 
 
 def best_save_interval(save_s: float, rate: float) -> float:
-    """Return the seconds of training between two checkpoints that lose the least, to first order.
+    """Return the interval between checkpoints, in seconds of training, that loses the least time (first order).
 
     √(2·w/λ): Young, "A first order approximation to the optimum checkpoint interval" (1974); Daly (2006) adds terms
     of higher order.
@@ -30,8 +30,8 @@ def expected_ettr(rate: float, restart_s: float, interval_s: float, save_s: floa
     (1 − λ·(u0 + Δ/2)) / (1 + w/Δ).
 
     :param rate: λ, failures of the job per second.
-    :param restart_s: u0, from a failure to the next iteration.
+    :param restart_s: u0, seconds from a failure to the next iteration.
     :param interval_s: Δ, seconds between two checkpoints.
-    :param save_s: w, seconds that one takes.
+    :param save_s: w, seconds that a checkpoint takes.
     """
     return (1 - rate * (restart_s + interval_s / 2)) / (1 + save_s / interval_s)

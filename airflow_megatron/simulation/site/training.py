@@ -1,4 +1,4 @@
-"""A simulated training job: it starts, iterates, saves, and loses what was not saved."""
+"""A simulated training job: it starts, iterates, saves checkpoints, and loses unsaved iterations."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.trainers import Completeness
 
 _ROUNDING: Final = 1e-6
-"""Seconds and iterations below which a difference is the clock's rounding."""
+"""Smaller differences, in seconds or iterations, are rounding errors of the clock."""
 
 RETAINED: Final = 5
-"""Checkpoints that stay on disk. Our choice."""
+"""Number of checkpoints that are kept on disk. Our choice."""
 
 _FILES: Final[Mapping[str, int]] = {
     "__0_0.distcp": 1 << 20,
@@ -27,7 +27,7 @@ _FILES: Final[Mapping[str, int]] = {
     "common.pt": 1 << 12,
     "metadata.json": 64,
 }
-"""A whole ``torch_dist`` checkpoint; a damaged one lists the same, as only its content is wrong."""
+"""Files of a complete ``torch_dist`` checkpoint; a damaged one has the same, because only the content is wrong."""
 
 
 def directory(iteration: int) -> str:
@@ -37,15 +37,15 @@ def directory(iteration: int) -> str:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What a job is to do.
+    """Description of a training job.
 
     :param name: unique in a run.
-    :param nodes: that it needs.
-    :param train_iters: at which it is done.
+    :param nodes: number of nodes.
+    :param train_iters: the last iteration.
     :param iteration_s: seconds of one iteration with healthy nodes.
     :param save_interval: iterations between two checkpoints.
-    :param save_s: seconds that training waits for one.
-    :param walltime_s: of an attempt.
+    :param save_s: seconds that the training waits for a checkpoint.
+    :param walltime_s: time limit of an attempt in seconds.
     """
 
     name: str
@@ -57,7 +57,7 @@ class TrainingPlan:
     walltime_s: float
 
     def __post_init__(self) -> None:
-        """Refuse what could not run."""
+        """Check the numbers."""
         if min(self.nodes, self.train_iters, self.save_interval) < 1 or self.iteration_s <= 0:
             raise ValueError(f"{self.name}: nodes, iterations and their length must be positive")
         if self.walltime_s <= self.stop_margin_s:
@@ -65,23 +65,23 @@ class TrainingPlan:
 
     @property
     def stop_margin_s(self) -> float:
-        """How long before the walltime Megatron gets the signal to save and stop."""
+        """Seconds before the time limit at which Megatron receives the signal to save and stop."""
         return 2 * self.save_s + 60.0
 
 
 @dataclass
 class Training:
-    """The state of a job that outlives its attempts: what is in its checkpoints folder.
+    """The state of a job across its attempts, mainly its checkpoints.
 
     :param tracked: the tracker's iteration, 0 before the first checkpoint.
     :param checkpoints: iteration → whether it cannot be loaded.
-    :param quarantined: checkpoints that were set aside.
-    :param bug_at: the iteration at which it fails again and again, until a person fixes that.
-    :param finished: its last checkpoint is there.
-    :param stopped_since: when an incident stopped it, until it iterates again.
-    :param begun: time from which it was to run.
-    :param held_until: time at which it last lost its nodes.
-    :param done: time at which its supervisor knew that it had finished.
+    :param quarantined: number of quarantined checkpoints.
+    :param bug_at: the iteration at which each attempt fails, until a person fixes the bug.
+    :param finished: whether its last checkpoint exists.
+    :param stopped_since: time of the incident that stopped it; None while it iterates.
+    :param begun: time of its first submission.
+    :param held_until: end of its last attempt with nodes.
+    :param done: time at which its supervisor noticed that it had finished.
     """
 
     plan: TrainingPlan
@@ -99,7 +99,7 @@ class Training:
     done: float | None = None
 
     def saved(self, iteration: int) -> None:
-        """Note a checkpoint; old ones are deleted."""
+        """Record a new checkpoint and delete old ones."""
         self.checkpoints[iteration] = self.luck.random() < self.damage
         self.tracked = iteration
         while len(self.checkpoints) > RETAINED:
@@ -111,37 +111,37 @@ class Training:
         return {directory(iteration): dict(_FILES) for iteration in self.checkpoints}
 
     def verdicts(self) -> dict[str, Completeness]:
-        """Return the listing of each checkpoint."""
+        """Return whether each checkpoint is complete."""
         return {
             name: checkpoint_verdict(files, tracked=self.tracked).verdict
             for name, files in self.listing().items()
         }
 
     def roll_back(self, iteration: int | None) -> None:
-        """Move the tracker back; the iterations since are lost.
+        """Move the tracker back; the later iterations are lost.
 
-        :param iteration: of a checkpoint that is there; None starts training anew.
+        :param iteration: iteration of an existing checkpoint; None: start from scratch.
         """
         back_to = iteration or 0
         lost = (self.tracked - back_to) * self.plan.iteration_s * self.plan.nodes
         self.ledger.wasted["lost work"] += lost
-        for gone in [number for number in self.checkpoints if number > back_to]:
-            del self.checkpoints[gone]
+        for later in [number for number in self.checkpoints if number > back_to]:
+            del self.checkpoints[later]
         self.tracked = back_to
 
     @property
     def damaged(self) -> bool:
-        """Whether the next attempt would load a checkpoint that cannot be loaded."""
+        """Whether the checkpoint that the next attempt would load is damaged."""
         return self.checkpoints.get(self.tracked, False)
 
 
 class Progress:
-    """How far one attempt has come. :meth:`advance` brings it up to a time and books what the nodes did.
+    """Progress of one attempt. :meth:`advance` updates it to a time and records the use of the nodes.
 
-    :param training: the job's lasting state.
-    :param started: time at which it got its nodes.
-    :param startup_s: until its first iteration.
-    :param speed: relative to healthy nodes.
+    :param training: the job's state across attempts.
+    :param started: time at which the attempt started.
+    :param startup_s: seconds until its first iteration.
+    :param speed: speed relative to healthy nodes.
     """
 
     def __init__(self, training: Training, started: float, startup_s: float, speed: float = 1.0) -> None:
@@ -154,7 +154,7 @@ class Progress:
         self._saving = 0.0
 
     def advance(self, now: float) -> None:
-        """Compute, save and book until *now*."""
+        """Simulate iterations and checkpoints until *now*, and record the use of the nodes."""
         plan, ledger = self.training.plan, self.training.ledger
         if self.stalled_since is not None:
             ledger.wasted["stalled"] += (now - self.clock) * plan.nodes
@@ -186,25 +186,25 @@ class Progress:
                     self.position += step * self.speed / plan.iteration_s
             self.clock += step
             if self.training.finished:
-                # what the nodes do between the last checkpoint and the job's end
+                # the time between the last checkpoint and the job's end
                 ledger.wasted["stalled"] += max(0.0, now - self.clock) * plan.nodes
                 self.clock = now
 
     def stall(self, now: float) -> None:
-        """Compute no more from *now* on, while the job goes on to hold its nodes."""
+        """Stop computing at *now*; the job keeps its nodes."""
         self.advance(now)
         if self.stalled_since is None:
             self.stalled_since = now
 
     def time_to_finish(self) -> float:
-        """Return the seconds to the end of the last checkpoint, from the time advanced to."""
+        """Return the seconds from the current position to the end of the last checkpoint."""
         plan = self.training.plan
         return self._time_to(float(plan.train_iters)) + (
             plan.save_s if self.position < plan.train_iters else 0.0
         )
 
     def time_to_bug(self) -> float:
-        """Return the seconds to the iteration at which the job fails again; infinite without a bug."""
+        """Return the seconds to the iteration at which the bug ends the attempt; infinite without a bug."""
         at = self.training.bug_at
         if at is None:
             return math.inf
@@ -212,12 +212,13 @@ class Progress:
 
     @property
     def saving_s(self) -> float:
-        """Seconds that the checkpoint being written still takes."""
+        """Remaining seconds of the checkpoint that is being written."""
         return self._saving
 
     def begin_last_save(self, now: float) -> None:
-        """Write a checkpoint of the iterations that are done, as Megatron does before it stops in good order; the
-        part of an iteration that was begun is lost.
+        """Start a checkpoint of the finished iterations, as Megatron does before an orderly stop.
+
+        The unfinished part of an iteration is lost.
         """
         self.advance(now)
         if self._saving > 0:
@@ -230,8 +231,8 @@ class Progress:
             if not self._saving:
                 self.training.saved(iteration)
 
-    def book_loss(self) -> None:
-        """Book what this attempt did after the last checkpoint: the next one has to do it again."""
+    def record_loss(self) -> None:
+        """Record the iterations after the last checkpoint as lost: the next attempt has to repeat them."""
         lost = max(0.0, self.position - self.training.tracked)
         self.training.ledger.wasted["lost work"] += lost * self._node_seconds
         self.position = float(self.training.tracked)
@@ -247,7 +248,7 @@ class Progress:
         )
 
     def _time_to(self, iteration: float) -> float:
-        """Return the seconds from the time advanced to until *iteration* is reached, saves in between included."""
+        """Return the seconds from the current position to *iteration*, including the checkpoints in between."""
         plan = self.training.plan
         saves = max(0, math.ceil(iteration / plan.save_interval - _ROUNDING) - 1) - math.floor(
             self.position / plan.save_interval + _ROUNDING

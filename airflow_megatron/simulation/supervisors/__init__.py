@@ -1,5 +1,5 @@
-"""Who looks after jobs on a simulated site: this project's policy, a person, a loop.
+"""Supervisors of jobs on a simulated site: this project's policy, a person, a relaunch loop.
 
-Imports ``site`` and ``supervision``.
+Imports ``site``, ``supervision`` and the layers below.
 ``run`` and ``scenarios`` use it.
 """

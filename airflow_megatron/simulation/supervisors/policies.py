@@ -11,22 +11,22 @@ from airflow_megatron.spec.model.schema import RestartSection, SweepSpecSection
 from airflow_megatron.supervision.attempt_preparation import policy_of
 
 SupervisorName = Literal["project", "by hand", "relaunch loop"]
-"""Who follows the jobs: this project's policy code; a person alone; a loop that submits what has left the queue."""
+"""This project's policy code; a person alone; a loop that resubmits jobs that left the queue."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """One way to look after jobs.
+    """A policy for supervising jobs.
 
-    :param name: short, for tables.
-    :param difference: what is different in it, in words.
-    :param supervisor: who follows the jobs.
-    :param restart: of the project's supervisor.
+    :param name: short name for tables.
+    :param difference: description of its difference to the other policies.
+    :param supervisor: the implementation.
+    :param restart: restart policy of the project's supervisor.
     :param poll_s: seconds between two polls of the cluster.
-    :param idle_s: a job without a new iteration for so long is cancelled and restarted; None: never.
-    :param quarantine: how many damaged checkpoints may be set aside.
-    :param save_interval_factor: checkpoints so many times as far apart as Young's optimum.
-    :param on_call: a person answers alarms at any hour, not only in working hours.
+    :param idle_s: seconds without a new iteration after which a job is cancelled and restarted; None: never.
+    :param quarantine: maximum number of quarantined checkpoints.
+    :param save_interval_factor: interval between checkpoints, as a multiple of Young's optimum.
+    :param on_call: whether a person answers alarms at any hour, not only in working hours.
     """
 
     name: str
@@ -42,18 +42,18 @@ class Policy:
 
 SPEC_DEFAULTS: Final = policy_of(RestartSection(), training=True)
 UNBOUNDED: Final = replace(SPEC_DEFAULTS, retryable=None, failed=None, rollbacks=1000)
-"""No budgets: only attempts without progress end a job."""
+"""No budgets: only consecutive attempts without progress end a job."""
 
 _BASE: Final = Policy(
     "no budgets",
-    "attempts are restarted, and rolled back, as long as they make progress",
+    "attempts are restarted and rolled back as long as they make progress",
     restart=UNBOUNDED,
     poll_s=float(SweepSpecSection.model_fields["poll_interval"].default),
 )
 
 POLICIES: Final[tuple[Policy, ...]] = (
     replace(
-        _BASE, name="spec defaults", difference="what a spec without restart: gets", restart=SPEC_DEFAULTS
+        _BASE, name="spec defaults", difference="the policy of a spec without restart:", restart=SPEC_DEFAULTS
     ),
     replace(
         _BASE,
@@ -94,13 +94,13 @@ POLICIES: Final[tuple[Policy, ...]] = (
     replace(_BASE, name="poll every 5 min", difference="poll_interval: 300", poll_s=300.0),
     Policy(
         "relaunch loop",
-        "AutoExperiment: every 15 min, what has left the queue is submitted again, a silent log is a hang",
+        "AutoExperiment: every 15 min, jobs that left the queue are submitted again; a silent log counts as a hang",
         supervisor="relaunch loop",
         poll_s=0.25 * HOUR,
     ),
     Policy(
         "by hand",
-        "a person looks every hour of working days, cleans up and submits again",
+        "a person checks the jobs every hour of working days, repairs them and submits them again",
         supervisor="by hand",
     ),
 )

@@ -1,4 +1,4 @@
-"""The project's way to follow a job: the code that its operators and triggers run, on simulated observations."""
+"""Supervisor that runs the code of this project's operators and triggers on simulated observations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_megatron.megatron.checkpoints.completeness import checkpoint_verdic
 from airflow_megatron.simulation.site.incidents import stream
 from airflow_megatron.simulation.site.observations import observe
 from airflow_megatron.simulation.site.training import directory
-from airflow_megatron.simulation.supervisors.manual_checks import answer_to_alarm, next_look
+from airflow_megatron.simulation.supervisors.manual_checks import next_check, reaction_to_alarm
 from airflow_megatron.simulation.supervisors.supervisor import Supervisor
 from airflow_megatron.slurm.repair.quarantine import NoQuarantine, decide
 from airflow_megatron.slurm.repair.rollback import RollbackError, choose_rollback
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.verdicts.verdict import Verdict
 
 _SINFO_LINE: Final = len("batch* n00001 allocated\n")
-"""Bytes that sinfo prints about a node: a list of more than the poll brings is unknown."""
+"""Bytes that sinfo prints for a node; a list that is longer than the limit of the poll is unknown."""
 
 
 class ProjectSupervisor(Supervisor):
-    """Does what ``SlurmWatchOperator`` and its trigger do, and decides nothing itself.
+    """Does the work of ``SlurmWatchOperator`` and its trigger; all decisions are made by the product's code.
 
-    The verdict is :class:`~airflow_megatron.supervision.attempt_follower.AttemptFollower`'s, the next step
-    :func:`~airflow_megatron.supervision.next_steps.concluded`'s, a hang is what
-    :class:`~airflow_megatron.supervision.event_watch.EventWatch` calls one,
-    :func:`~airflow_megatron.slurm.repair.quarantine.decide` says which checkpoint is set aside,
-    :func:`~airflow_megatron.slurm.repair.rollback.choose_rollback` which one to go back to, and
-    :func:`~airflow_megatron.slurm.submission.allocation.choose_allocation` which nodes to keep off. Polls in which
-    nothing
-    can have changed are left out. The submission protocol is a script for a login node; what it does about a lost
-    answer is modelled here.
+    - Verdict: :class:`~airflow_megatron.supervision.attempt_follower.AttemptFollower`
+    - Next step: :func:`~airflow_megatron.supervision.next_steps.concluded`
+    - Detection of hangs: :class:`~airflow_megatron.supervision.event_watch.EventWatch`
+    - Quarantine of checkpoints: :func:`~airflow_megatron.slurm.repair.quarantine.decide`
+    - Rollback: :func:`~airflow_megatron.slurm.repair.rollback.choose_rollback`
+    - Excluded nodes: :func:`~airflow_megatron.slurm.submission.allocation.choose_allocation`
+
+    Polls that cannot observe a change are skipped. The submission protocol is a script for a login node; its handling
+    of lost answers is modelled here.
     """
 
     def __init__(self, cluster: SimulatedCluster, training: Training, policy: Policy, seed: int) -> None:
@@ -67,7 +67,7 @@ class ProjectSupervisor(Supervisor):
         )
 
     def supervise(self) -> Steps[None]:
-        """Follow the job until it is done."""
+        """Follow the job until it has finished."""
         series: list[Verdict] = []
         excluded: tuple[str, ...] = ()
         while True:
@@ -77,7 +77,7 @@ class ProjectSupervisor(Supervisor):
             verdict = yield from self._watch(attempt)
             since = self.environment.now
             if attempt.ended is not None:
-                self.book_wait("noticing", attempt.ended)
+                self.record_wait("noticing", attempt.ended)
             if verdict is not None:
                 verdict, step = concluded(
                     verdict,
@@ -91,20 +91,20 @@ class ProjectSupervisor(Supervisor):
                     return
                 series.append(verdict)
                 self._verdicts.append(verdict)
-                if isinstance(step, Restart) and self._put_in_order(series, began_at):
+                if isinstance(step, Restart) and self._prepare_checkpoint(series, began_at):
                     yield self.environment.timeout(step.delay_s)
-                    self.book_wait("pause", since)
+                    self.record_wait("pause", since)
                     excluded = self._excluded()
                     continue
-                yield self.wait_until(answer_to_alarm(self.cluster.site.person, since))
-                self.book_wait("person", since)
-            # else a person is at it already
+                yield self.wait_until(reaction_to_alarm(self.cluster.site.person, since))
+                self.record_wait("person", since)
+            # without a verdict, a person has taken over
             self.repair(attempt)
             series = []
             excluded = self._excluded()
 
     def _submit(self, excluded: tuple[str, ...]) -> Steps[SimulatedAttempt]:
-        """Submit exactly once, however long that takes."""
+        """Submit exactly once; wait until outages end."""
         since, site, services = self.environment.now, self.cluster.site, self.cluster.services
         yield self.environment.timeout(site.airflow_s)
         while True:
@@ -114,29 +114,29 @@ class ProjectSupervisor(Supervisor):
                 break
             yield self.wait_until(outage.end + self.policy.poll_s)
         if self._luck.random() < site.ambiguous_sbatch and self._luck.random() < 0.5:
-            # not accepted: that is certain when the job has not shown for the whole window
+            # not accepted: this is certain if the job does not become visible within the window
             yield self.environment.timeout(site.visibility_window_s)
-        self.book_wait("submission", since)
+        self.record_wait("submission", since)
         return self.cluster.submit(self.training, excluded)
 
     def _wait_for_nodes(self, attempt: SimulatedAttempt) -> Steps[None]:
-        """Wait for the start; a person who sees that excluded nodes alone prevent it lets the job have them."""
+        """Wait until the job starts; if only its excluded nodes prevent that, a person removes the exclusion."""
         person = self.cluster.site.person
         while not attempt.began.triggered:
-            look = self.wait_until(next_look(person, self.environment.now) + person.reaction_s)
-            yield attempt.began | look
-            if not attempt.began.triggered and self.cluster.kept_out(attempt):
+            check = self.wait_until(next_check(person, self.environment.now) + person.reaction_s)
+            yield attempt.began | check
+            if not attempt.began.triggered and self.cluster.waits_for_excluded_nodes(attempt):
                 self.cluster.ledger.interventions += 1
                 self.cluster.lift_exclusion(attempt)
 
     def _watch(self, attempt: SimulatedAttempt) -> Steps[Verdict | None]:
-        """Return the verdict on an attempt, None if a person has taken over."""
+        """Return the verdict on an attempt; None if a person has taken over."""
         events = EventWatch(self._events)
         clock = partial(getattr, self.environment, "now")
         window = self.cluster.site.visibility_window_s
         follower = AttemptFollower(self._expectation, MissingJob(attempt.job_id, window, clock), clock=clock)
         while True:
-            progressed = not self._is_quiet(attempt)
+            progressed = not self._lacks_progress(attempt)
             if progressed:
                 yield attempt.stopped
                 if self.policy.idle_s is None and attempt.running:
@@ -157,8 +157,8 @@ class ProjectSupervisor(Supervisor):
                 self.cluster.cancel(attempt)
                 return stopped.verdict
 
-    def _is_quiet(self, attempt: SimulatedAttempt) -> bool:
-        """Whether the next polls could find something: the attempt has ended, hangs, or takes long to start."""
+    def _lacks_progress(self, attempt: SimulatedAttempt) -> bool:
+        """Whether the attempt computes no iterations: it has ended, hangs, or needs too long to start."""
         idle = self.policy.idle_s
         starting = attempt.starting and idle is not None and attempt.startup_s > idle
         return attempt.stopped.triggered or starting
@@ -169,14 +169,14 @@ class ProjectSupervisor(Supervisor):
 
     def _person_finds_hang(self, attempt: SimulatedAttempt) -> Steps[None]:
         person = self.cluster.site.person
-        look = self.wait_until(next_look(person, self.environment.now) + person.reaction_s)
-        yield attempt.over | look
+        check = self.wait_until(next_check(person, self.environment.now) + person.reaction_s)
+        yield attempt.over | check
         if attempt.running:
             attempt.cancelled_by_person = True
             self.cluster.cancel(attempt)
 
-    def _put_in_order(self, series: Sequence[Verdict], began_at: int) -> bool:
-        """Go back to the checkpoint that the next attempt has to load; return False when there is none."""
+    def _prepare_checkpoint(self, series: Sequence[Verdict], began_at: int) -> bool:
+        """Select the checkpoint that the next attempt has to load; return whether there is one."""
         training, limit = self.training, self.policy.quarantine
         if not training.tracked:
             return True
@@ -208,7 +208,7 @@ class ProjectSupervisor(Supervisor):
         return True
 
     def _excluded(self) -> tuple[str, ...]:
-        """Return the nodes that the next attempt is to keep off."""
+        """Return the nodes that the next attempt must not use."""
         nodes = self.cluster.nodes
         fits = len(nodes) * _SINFO_LINE < LONGEST_ANSWER
         return choose_allocation(

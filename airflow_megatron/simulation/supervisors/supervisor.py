@@ -1,4 +1,4 @@
-"""Base of everything that follows a simulated job through its attempts until it is done."""
+"""Base class of supervisors, which follow a simulated job through its attempts until it has finished."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Supervisor:
-    """What all supervisors can do.
+    """Base class of supervisors.
 
-    :param cluster: where the job runs.
+    :param cluster: the cluster on which the job runs.
     :param training: the job.
-    :param policy: how it is looked after.
-    :param seed: of the luck with submissions.
+    :param policy: the policy.
+    :param seed: seed of lost answers of submissions.
     """
 
     def __init__(self, cluster: SimulatedCluster, training: Training, policy: Policy, seed: int) -> None:
@@ -36,19 +36,19 @@ class Supervisor:
         self._luck = stream(seed, "job", f"{training.plan.name}/submissions")
 
     def supervise(self) -> Steps[None]:
-        """Follow the job until it is done."""
+        """Follow the job until it has finished."""
         raise NotImplementedError
 
     def supervise_in_turn(self, slots: simpy.Resource) -> Steps[None]:
-        """Follow the job from the time it has one of *slots* on, until it is done."""
+        """Wait for one of *slots*, then follow the job until it has finished."""
         with slots.request() as slot:
             yield slot
             self.training.begun = self.training.held_until = self.environment.now
             yield from self.supervise()
             self.training.done = self.environment.now
 
-    def book_wait(self, cause: Wait, since: float) -> None:
-        """Book the time since *since*, in which the job held no nodes."""
+    def record_wait(self, cause: Wait, since: float) -> None:
+        """Record the time from *since* until now as a wait without nodes."""
         self.cluster.ledger.waited[cause] += (self.environment.now - since) * self.training.plan.nodes
 
     def wait_until(self, time: float) -> simpy.Event:
@@ -56,8 +56,8 @@ class Supervisor:
         return self.environment.timeout(max(0.0, time - self.environment.now))
 
     def repair(self, attempt: SimulatedAttempt) -> None:
-        """Do what a person does who looks into a job: fix the bug, move the tracker back from a checkpoint that
-        cannot be loaded, have the sick nodes of the last attempt repaired.
+        """Intervene as a person: fix the bug, move the tracker back to an intact checkpoint, and send faulty nodes of
+        the last attempt to repair.
         """
         self.cluster.ledger.interventions += 1
         training = self.training
@@ -66,5 +66,5 @@ class Supervisor:
         if training.damaged:
             whole = [number for number, damaged in training.checkpoints.items() if not damaged]
             training.roll_back(max(whole, default=None))
-        for node in self.cluster.ill_nodes(attempt):
+        for node in self.cluster.faulty_nodes(attempt):
             self.cluster.drain(node)

@@ -1,9 +1,9 @@
 """Container runtimes.
 
-What each passes into the container, as its own documents and source state it (read 2026-11-23):
+Variables that each passes into the container, by its documentation and source (read 2026-11-23):
 
 - Apptainer, Singularity, Shifter, pyxis and the Container Engine: all variables of the job; those of the image win.
-- docker and podman-hpc: none but those that ``--env`` names.
+- docker and podman-hpc: only those that ``--env`` names.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ class Docker(ContainerRuntime):
         '--init --user="$(id -u):$(id -g)" $(printf -- " --group-add=%s" $(id -G)) '
         '--label=slurm.job="${SLURM_JOB_ID-}"'
     )
-    """Shell text: a process id 1 that passes on signals, and the user of the job, who owns what it writes."""
+    """Shell text: a process with id 1 that forwards signals, and the user of the job, who owns the written files."""
 
     def words(self, container: ContainerSection, job: ContainedJob) -> list[str]:
-        """Return a shell that starts the container with what is known on the node: the user, Slurm's variables."""
+        """Return a shell that starts the container with values known on the node: the user, Slurm's variables."""
         start = (
             f"am_slurm=(${{!SLURM@}}); exec {' '.join(self.command)} --rm --network=host --ipc=host --entrypoint= "
             f'{self.options} --workdir="$PWD" "${{am_slurm[@]/#/--env=}}" "$@"'
@@ -154,7 +154,8 @@ class Docker(ContainerRuntime):
 
 
 class PodmanHpc(Docker):
-    """podman-hpc, NERSC's rootless podman: a container for each task; the user is root in it, and owns what it writes.
+    """podman-hpc, NERSC's rootless podman: a container for each task; the user is root in it, and owns the files that
+    it writes.
 
     Options such as ``--nccl`` are the site's modules: https://github.com/NERSC/podman-hpc.
     """

@@ -20,10 +20,11 @@ class Torchrun(Launcher):
         return nodes > 1
 
     def words(self, launch: Launch) -> list[str]:
-        """Return torchrun itself, after a shell for what is known on each node only.
+        """Return torchrun itself, after a shell for values that are known only on each node.
 
-        Torchrun finds the node that hosts the rendezvous by comparing the address with the node's own names. An address
-        that the profile gives, such as that of another network, may be none of them: the first node is the host.
+        Torchrun finds the node that hosts the rendezvous by comparing the address with the node's own names. An
+        address that the profile gives, such as that of another network, may not be one of them, so the first node is
+        declared the host.
         """
         several = [f"--nnodes={launch.nodes}"] if launch.nodes > 1 else ["--standalone"]
         torchrun = [launch.python, "-m", "torch.distributed.run"]
@@ -63,7 +64,7 @@ class Srun(Launcher):
 
 
 class Mpiexec(Launcher):
-    """An MPI launcher that knows Slurm's nodes; trainers read their ranks from MPI."""
+    """An MPI launcher that uses Slurm's list of nodes; trainers read their ranks from MPI."""
 
     for_every_trainer = False
     one_task_per_process = True
@@ -75,7 +76,7 @@ class Mpiexec(Launcher):
 
 
 class DeepSpeed(Launcher):
-    """DeepSpeed's launcher over MPICH: its others start the processes of one node without MPI."""
+    """DeepSpeed's launcher over MPICH; its other modes start the processes of one node without MPI."""
 
     for_every_trainer = False
 

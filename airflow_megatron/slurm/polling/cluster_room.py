@@ -69,7 +69,7 @@ class ClusterRoom:
 
 
 def room_script(directives: Sequence[str], partition: str | None, commands: SlurmCommands) -> str:
-    """Return the remote script that asks for the partition's state and an estimate.
+    """Return the remote script that queries the partition's state and an estimate.
 
     :param directives: options of ``#SBATCH`` lines of the job
     :param partition: the job's partition, None for the default one
@@ -87,7 +87,7 @@ def cluster_room(
     commands: SlurmCommands,
     run: Callable[[str], CommandResult],
 ) -> ClusterRoom:
-    """Ask a cluster for the room for a job, with two remote commands that change nothing.
+    """Query the room for a job on a cluster, with two remote commands that change nothing.
 
     :param run: runs a script on the login node
     :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer

@@ -39,7 +39,7 @@ from airflow_megatron.spec.layout.run_layout import exit_record_of, owner_record
 from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 LOG_BYTES_PER_JOB = 64 * 1024
 LOG_BYTES_PER_POLL = 4 * 1024 * 1024
@@ -60,6 +60,9 @@ COMMAND_SECONDS = 30
 
 GLOB_SECONDS = 10
 """Time limit for expanding one path pattern, in seconds; a pattern may match the whole file system."""
+
+ONE_LINER_SECONDS = 10
+"""Time limit for reading all one-line files, in seconds (in ``poll.sh``); a job may replace one by a pipe."""
 
 CHECKPOINT_SECONDS = 10
 """Time limit for listing checkpoints, in seconds; a directory may hold millions of files."""
@@ -213,6 +216,7 @@ class _Answer:
     accounting_ok: bool
     accounting_enabled: bool
     one_liners: dict[int, str]
+    one_liners_cut: bool
     checkpoints: CheckpointFiles
     existing: set[int]
     stream: bytes
@@ -230,7 +234,13 @@ def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Obs
     """
     plan = _Plan.of(watches)
     try:
-        answer = _read_answer(unframed(result), lists_checkpoints=bool(plan.checkpoint_dirs))
+        answer = _read_answer(
+            unframed(result),
+            lists_checkpoints=bool(plan.checkpoint_dirs),
+            arrays=None
+            if any(watch.whole_queue for watch in watches)
+            else {job_id.partition("_")[0] for job_id in plan.job_ids},
+        )
     except (ValueError, KeyError) as error:
         raise TransportError(f"the poll's answer is damaged: {error}") from error
     lines = {path: answer.one_liners[i] for i, path in enumerate(plan.one_liners) if i in answer.one_liners}
@@ -244,13 +254,21 @@ def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Obs
     by_command = {
         command: answer.answers[i] for i, command in enumerate(plan.commands) if i in answer.answers
     }
+    left_out = frozenset(result.left_out)
+    read_to = max(answer.one_liners, default=-1) if answer.one_liners_cut else len(plan.one_liners)
+    unread = frozenset(plan.one_liners[read_to + 1 :])
     found: dict[str, Observation] = {}
     for watch in watches:
         try:
             found[watch.key] = _observe(watch, answer, lines, streams, existing, matches, by_command)
+            if closed := left_out.intersection(_one_liners(watch)):
+                found[watch.key] = _unread(watch, answer, f"the connection has no access to {min(closed)}")
+            elif not unread.isdisjoint(_one_liners(watch)):
+                reason = f"its records were not read within {ONE_LINER_SECONDS} s: a file of a job blocks its readers"
+                found[watch.key] = _unread(watch, answer, reason)
         except Exception as error:  # unreadable files of one job must not affect the watches of other jobs
             complaint = (
-                f"what job {watch.job_id or watch.job_name or watch.key} has left cannot be read: {error!r}"
+                f"the files of job {watch.job_id or watch.job_name or watch.key} cannot be read: {error!r}"
             )
             found[watch.key] = Observation(
                 time=answer.time, log_offset=watch.log_offset, errors=(complaint[:_LONGEST_COMPLAINT],)
@@ -281,8 +299,7 @@ def _observe(
         reason = (
             f"{watch.checkpoint_dir} cannot be listed within {CHECKPOINT_SECONDS} s: too many files are in it"
         )
-        unknown = Unreachable(answer.time, reason, 1)
-        return Observation(time=answer.time, log_offset=watch.log_offset, unreachable=unknown)
+        return _unread(watch, answer, reason)
     observation = Observation(
         time=answer.time,
         queue=queue,
@@ -317,10 +334,15 @@ def _observe(
     return observation
 
 
+def _unread(watch: Watch, answer: _Answer, reason: str) -> Observation:
+    unknown = Unreachable(answer.time, shown(reason), 1)
+    return Observation(time=answer.time, log_offset=watch.log_offset, unreachable=unknown)
+
+
 def _unexpanded(globs: Sequence[str], matches: Mapping[str, object]) -> list[str]:
     slow = [shown(pattern)[:_LONGEST_COMPLAINT] for pattern in globs if pattern not in matches]
     return [
-        f"{pattern} cannot be looked for within {GLOB_SECONDS} s; name fewer directories" for pattern in slow
+        f"{pattern} cannot be expanded within {GLOB_SECONDS} s; name fewer directories" for pattern in slow
     ]
 
 
@@ -338,9 +360,26 @@ def _text(found: tuple[int, bytes] | None) -> str | None:
     return found[1].decode(errors="replace")
 
 
-def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
+def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool, arrays: Collection[str] | None) -> _Answer:
     answer = _Answer(
-        0.0, {}, {}, set(), False, {}, {}, True, True, {}, CheckpointFiles(), set(), b"", {}, set(), {}, []
+        0.0,
+        {},
+        {},
+        set(),
+        False,
+        {},
+        {},
+        True,
+        True,
+        {},
+        False,
+        CheckpointFiles(),
+        set(),
+        b"",
+        {},
+        set(),
+        {},
+        [],
     )
     queue_lines: list[str] = []
     accounting_lines: list[str] = []
@@ -358,13 +397,15 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
             case "q" | "a":
                 other_lines.append(rest)
             case "queue_status":
-                _read_queue(answer, queue_lines, other_lines, succeeded=rest == "0")
+                _read_queue(answer, queue_lines, other_lines, arrays, succeeded=rest == "0")
                 other_lines = []
             case "A":
                 accounting_lines.append(rest)
             case "accounting_status":
                 _read_accounting(answer, accounting_lines, other_lines, status=rest)
                 accounting_lines, other_lines = [], []
+            case "one_liners_cut":
+                answer.one_liners_cut = True
             case "J":
                 controller_lines.append(rest)
             case "S":
@@ -416,11 +457,17 @@ def _index(text: str) -> int:
 
 
 def _read_queue(
-    answer: _Answer, lines: Sequence[str], other_lines: Sequence[str], *, succeeded: bool
+    answer: _Answer,
+    lines: Sequence[str],
+    other_lines: Sequence[str],
+    arrays: Collection[str] | None,
+    *,
+    succeeded: bool,
 ) -> None:
     """Read the rows of squeue.
 
     :param other_lines: lines that are not rows: errors, or the rest of a job name with a line break
+    :param arrays: ids of arrays whose pending tasks are wanted, None for all; a job may submit one of 4,000,000 tasks
     """
     rows = [parse_queue_row(line) for line in lines] if succeeded else []
     other_lines = [*(line for line, row in zip_longest(lines, rows) if row is None), *other_lines]
@@ -432,7 +479,7 @@ def _read_queue(
         array, task, _ = row.job_id.partition("_")
         if task:
             answer.queued_arrays.add(array)
-        for job_id in job_ids(row.job_id):
+        for job_id in job_ids(row.job_id) if arrays is None or array in arrays else (row.job_id,):
             known = answer.queue.get(job_id)
             # a task of an array gets its own row when it stops being pending
             if known is None or known.state.ended >= row.state.ended:
@@ -495,7 +542,13 @@ def _read_controller(answer: _Answer, lines: Sequence[str]) -> None:
             rows.append(row)
         elif "error" in line and "Invalid job id" not in line:
             answer.errors.append(f"scontrol: {line.strip()}")
-    answer.controller = {row.job_id: row for row in with_whole_jobs(rows)}
+    # Slurm prints the line breaks of a comment, so a job can imitate the row of another one: then neither row counts
+    different: set[str] = set()
+    for row in with_whole_jobs(rows):
+        if answer.controller.setdefault(row.job_id, row) != row:
+            different.add(row.job_id)
+    for job_id in different:
+        del answer.controller[job_id]
 
 
 def parse_accounting_row(line: str) -> AccountingRow | None:

@@ -52,7 +52,7 @@ LINGER_S = 30.0
 
 @dataclass
 class PollerStats:
-    """Counters since the poller was made.
+    """Counters since the creation of the poller.
 
     :param ticks: polls begun.
     :param commands: remote commands run, successful or not.
@@ -93,6 +93,7 @@ class Subscription:
         self._changed = time.monotonic()
         self._patience = 0.0
         self._left_out = False
+        self._unread = False
 
     @property
     def watch(self) -> Watch:
@@ -159,6 +160,11 @@ class Subscription:
         """Whether the newest poll had no room for the new bytes of this log."""
         return self._left_out
 
+    @property
+    def unread(self) -> bool:
+        """Whether the newest poll could not read the files of this watch."""
+        return self._unread
+
     def question(self) -> Watch:
         """Return the watch for the poll that starts now; called by the poller."""
         watch = self._watch
@@ -182,6 +188,7 @@ class Subscription:
             self._news, self._changed = seen_now, time.monotonic()
         self._patience = patience(self._watch, observation, time.monotonic() - self._changed)
         self._left_out = left_out(observation)
+        self._unread = observation.unreachable is not None
         # The observation may repeat bytes that the watcher took while this poll was running.
         seen = self._watch.log_offset - observation.log_offset
         if seen > 0 and observation.log_chunk:
@@ -216,10 +223,10 @@ class Poller:
         """Create a poller; it starts with its first watcher.
 
         :param transport_factory: opens a connection to the login node.
-        :param interval: seconds from the beginning of one poll to that of the next, up to four times as many
-            while nothing happens (:mod:`airflow_megatron.slurm.polling.pacing`).
-        :param commands: how Slurm's commands are called there, and how often.
-        :param command_timeout: seconds a poll may take.
+        :param interval: seconds from the beginning of one poll to that of the next, up to four times as many while
+            nothing happens (:mod:`airflow_megatron.slurm.polling.pacing`).
+        :param commands: how Slurm's commands are called there, and the shortest interval.
+        :param command_timeout: time limit of a poll in seconds.
         :param name: for log messages.
         """
         self.interval = max(interval, commands.min_poll_interval)
@@ -382,12 +389,16 @@ class Poller:
     def _in_turn(self) -> list[Subscription]:
         """Return all subscriptions: first those whose logs did not fit into the last poll, then the others, rotated.
 
-        The order matters because a poll transfers a limited number of log bytes.
+        The order matters because a poll transfers a limited number of log bytes. Those whose files were not read come
+        last, in random order, because one of them may block the reading of those after it.
         """
         subscriptions = list(self._subscriptions.values())
         first = self.stats.ticks * (LOG_BYTES_PER_POLL // LOG_BYTES_PER_JOB) % max(len(subscriptions), 1)
         turned = subscriptions[first:] + subscriptions[:first]
-        return sorted(turned, key=lambda subscription: not subscription.left_out)
+        unread = [subscription for subscription in turned if subscription.unread]
+        random.shuffle(unread)
+        read = [subscription for subscription in turned if not subscription.unread]
+        return sorted(read, key=lambda subscription: not subscription.left_out) + unread
 
     async def _poll(self, watches: Sequence[Watch]) -> dict[str, Observation]:
         observations: dict[str, Observation] = {}

@@ -16,12 +16,12 @@ _LATER: Final = frozenset({"login_budget", "min_poll_interval"})
 
 @dataclass(frozen=True)
 class SlurmCommands:
-    """The location of Slurm's commands, the shell that runs them, and how often the site permits to ask.
+    """The location of Slurm's commands, the shell that runs them, and how often the site permits polls.
 
     :param cluster: the profile's name, for messages.
     :param slurm_bin: directory of ``sbatch``, ``squeue`` …; empty if they are on the login node's ``PATH``.
     :param login_shell: read the account's login profile first (sites that put Slurm on ``PATH`` only there).
-    :param login_budget: logins in an hour of all processes of a machine, 0 for no limit.
+    :param login_budget: maximum logins per hour of all processes of a machine, 0 for no limit.
     :param min_poll_interval: shortest time between two polls, in seconds.
     """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from airflow_megatron.spec.trust.quoting import QuotingError as QuotingError
+from airflow_megatron.spec.trust.quoting import checked_path as checked_path
+from airflow_megatron.spec.trust.quoting import checked_text as checked_text
 from airflow_megatron.spec.trust.quoting import quote as quote
 
 MAX_JOB_NAME_LENGTH = 200
@@ -22,18 +24,6 @@ def quote_path(path: str) -> str:
         newlines).
     """
     return quote(checked_path(path))
-
-
-def checked_path(path: str) -> str:
-    """Return *path* if it is an absolute path without control characters.
-
-    :raises QuotingError: if it is not.
-    """
-    if not path.startswith("/"):
-        raise QuotingError(f"remote path {path!r} is not absolute; start it with '/'")
-    if any(ord(character) < 32 or ord(character) == 127 for character in path):
-        raise QuotingError(f"remote path {path!r} holds a control character (newline, tab …); rename it")
-    return path
 
 
 def checked_job_name(name: str) -> str:

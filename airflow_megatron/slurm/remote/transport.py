@@ -24,7 +24,7 @@ class LoginRefusedError(TransportError):
 
 
 class LoginExpiredError(TransportError):
-    """A login that worked before is refused, or none is left of ``login_budget``: tasks wait for the next one."""
+    """A login that worked before is refused, or ``login_budget`` is used up; tasks wait for the next login."""
 
     permanent = True
 
@@ -36,11 +36,13 @@ class CommandResult:
     :param exit_status: of the remote shell; -1 when a signal ended it.
     :param stdout: decoded as UTF-8, invalid bytes replaced (scripts send raw bytes as base64).
     :param stderr: likewise.
+    :param left_out: files in the script to which the connection has no access; they appear to be missing.
     """
 
     exit_status: int
     stdout: str
     stderr: str
+    left_out: tuple[str, ...] = ()
 
 
 class Transport(Protocol):

@@ -19,6 +19,7 @@ from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,9 +89,9 @@ def decide(
     }
     found = by_iteration.get(tracked)
     if damaged is not None and damaged != tracked:
-        return NoQuarantine(f"the log calls iteration {damaged} damaged, but {tracked} would be loaded")
+        return NoQuarantine(f"the log reports iteration {damaged} as damaged, but {tracked} would be loaded")
     if found is None:
-        why = f"the tracker holds iteration {tracked}, which is gone"
+        why = f"the tracker holds iteration {tracked}, which does not exist"
     elif damaged == tracked:
         why = f"the log says that the checkpoint of iteration {tracked} cannot be loaded"
     elif found == "incomplete":
@@ -104,7 +105,10 @@ def decide(
     if back_to is None and not allow_fresh_start:
         return NoQuarantine(f"{why}, and there is no complete checkpoint before it", hopeless=True)
     if found is not None and quarantined >= limit:
-        return NoQuarantine(f"{why}, and {quarantined} checkpoints were set aside already", hopeless=True)
+        return NoQuarantine(
+            f"{why}, and {counted(quarantined, 'checkpoint was', 'checkpoints were')} set aside already",
+            hopeless=True,
+        )
     return Quarantine(tracked, back_to, tracked, why)
 
 

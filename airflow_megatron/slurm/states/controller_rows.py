@@ -17,7 +17,7 @@ _ROW = re.compile(
     r"JobId=(?P<id>\d+) "
     r"(?:ArrayJobId=(?P<array>\d+) ArrayTaskId=(?P<task>\S+) (?:ArrayTaskThrottle=\d+ )?)?"
     r"(?:HetJobId=(?P<het>\d+) HetJobOffset=(?P<component>\d+) )?"
-    r"JobName=(?P<name>.*?) (?:HetJobIdSet=\S+ )?UserId=\S.*? "
+    r"JobName=(?P<name>.{0,1024}?) (?:HetJobIdSet=\S+ )?UserId=\S.{0,1024}? "
     r"JobState=(?P<state>\S+) Reason=(?P<reason>\S*) (?:FailedNode=(?P<failed>\S+) )?Dependency=\S* "
     r"Requeue=(?P<requeue>\d+) Restarts=(?P<restarts>\d+) BatchFlag=\d+ Reboot=\d+ "
     r"ExitCode=(?P<code>\d+):(?P<signal>\d+) (?P<rest>.*)"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.slurm.remote.quoting import checked_job_id, checked_job_name, checked_path, quote_glob
+from airflow_megatron.slurm.remote.quoting import (
+    QuotingError,
+    checked_job_id,
+    checked_job_name,
+    checked_path,
+    checked_text,
+    quote_glob,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.states.job_states import JobState
 
 
+_LARGEST_NUMBER: Final = 2**63 - 1
 END_OF_LOG: Final = 2**53
 """Value of ``log_offset`` with which a poll returns the size of the log but none of its bytes."""
 
@@ -56,7 +64,7 @@ class Watch:
     whole_queue: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse paths, names and ids that cannot be quoted safely."""
+        """Refuse paths, names, ids and commands that cannot be quoted safely: one of them would spoil every poll."""
         if self.job_id is not None:
             checked_job_id(self.job_id)
         if self.job_name is not None:
@@ -72,8 +80,10 @@ class Watch:
                 checked_path(path)
         for pattern in self.globs:
             quote_glob(pattern)
-        if any("\0" in command for command in self.commands):
-            raise ValueError("a command cannot hold a NUL")
+        for command in self.commands:
+            checked_text(command)
+        if self.checkpoint_from > _LARGEST_NUMBER:
+            raise QuotingError("checkpoint_from is larger than a shell can compare")
         if self.log_offset < 0:
             raise ValueError(f"log_offset must not be negative, got {self.log_offset}")
 

@@ -20,15 +20,15 @@ _NEEDS_A_PERSON: Final = {
     "InvalidQOS": "its QOS is not valid",
     "AccountNotAllowed": "its account may not use the partition",
     "QOSNotAllowed": "its QOS may not use the partition",
-    "PartitionNodeLimit": "it asks for more nodes than the partition gives",
-    "PartitionTimeLimit": "it asks for more time than the partition gives",
-    "PartitionConfig": "it asks for more than the partition gives",
-    "MaxMemPerLimit": "it asks for more memory than the partition gives",
+    "PartitionNodeLimit": "it requests more nodes than the partition allows",
+    "PartitionTimeLimit": "it requests more time than the partition allows",
+    "PartitionConfig": "it requests more than the partition allows",
+    "MaxMemPerLimit": "it requests more memory than the partition allows",
     "ReservationDeleted": "its reservation was deleted",
-    "launch_failed_requeued_held": "it could not be started: scontrol release after it is repaired",
+    "launch_failed_requeued_held": "it could not be started: repair the cause, then scontrol release",
     "user_env_retrieval_failed_requeued_held": "the account's environment could not be read: scontrol release",
-    "job_requeued_in_held_state": "it was put back and held: scontrol release",
-    "JobHoldMaxRequeue": "it was put back too often: scontrol release",
+    "job_requeued_in_held_state": "it was requeued and held: scontrol release",
+    "JobHoldMaxRequeue": "it was requeued too often: scontrol release",
 }
 
 
@@ -56,9 +56,9 @@ def needs_a_person(reason: str) -> str | None:
     name = "_".join(_WORD.findall(reason.partition(",")[0].partition(":")[0]))
     if match := _TOO_MUCH.fullmatch(name):
         limit = "than its account may" if match[1] == "Assoc" else "than its QOS gives"
-        return f"it asks for more {_resource(match[2])} {limit}{' on a node' if match[3] == 'Node' else ''}"
+        return f"it requests more {_resource(match[2])} {limit}{' on a node' if match[3] == 'Node' else ''}"
     if match := _TOO_LITTLE.fullmatch(name):
-        return f"it asks for fewer {_resource(match[1])} than its QOS takes"
+        return f"it requests fewer {_resource(match[1])} than its QOS requires"
     return _NEEDS_A_PERSON.get(name)
 
 

@@ -31,6 +31,7 @@ from airflow_megatron.slurm.submission.sbatch_options import (
     script_lines,
 )
 from airflow_megatron.spec.documents.quantities import slurm_time
+from airflow_megatron.spec.documents.shipped_files import shipped
 from airflow_megatron.spec.expressions.file_values import path_of
 from airflow_megatron.spec.expressions.resolution import script_environment
 from airflow_megatron.spec.layout.run_layout import SweepLayout, tracker_of
@@ -190,6 +191,14 @@ def template_name(job: Job) -> str:
     return job.template or job.stage_kind.template
 
 
+def is_shipped_template(name: str, folder: Path) -> bool:
+    """Return whether a template, with all that it includes, is as shipped, so that it adds no arguments to commands.
+
+    :param folder: folder of the cluster's templates
+    """
+    return template_texts(folder, [name]) == template_texts(shipped("sbatch"), [name])
+
+
 def template_texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Return templates with all templates that they extend, include or import: name → text.
 
@@ -249,7 +258,7 @@ def _prologue(attempt: Attempt, before: StageBefore | None) -> str:
 
 
 def _prefetched_lines(job: Job) -> str:
-    """Return the lines that end a job before it starts if something is missing that it cannot fetch."""
+    """Return the lines that end a job at its start if prefetched files are missing."""
     items = job.env.get(PREFETCHED)
     if not items:
         return ""
@@ -257,7 +266,7 @@ def _prefetched_lines(job: Job) -> str:
 
 
 def _layout_lines(job: Job, cluster: ClusterProfile) -> str:
-    """Return the lines that stripe a new directory of checkpoints as the profile says."""
+    """Return the lines that set the striping of a new directory of checkpoints from the profile."""
     if cluster.storage is None or cluster.storage.stripe is None or not job.trains:
         return ""
     words = " ".join(map(quote, cluster.storage.stripe.split()))
@@ -438,8 +447,8 @@ def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
     words: list[str] = []
     if by_srun or (several and _uses_srun(cluster, job)):
         if cluster.gpu_option == "gpus-per-task" and job.slurm.gpus and _one_task_per_process(cluster, job):
-            # with them each process sees its own GPU alone, and LOCAL_RANK, which counts on the node, names none;
-            # with --gpu-bind=none Slurm 22.05 tells it of no GPU
+            # with them each process sees only its own GPU, and LOCAL_RANK, a number on the node, is invalid;
+            # with --gpu-bind=none, a process sees no GPU in Slurm 22.05
             words += ["env", "-u", "SLURM_GPUS_PER_TASK", "-u", "SLURM_TRES_PER_TASK"]
         words += ["srun", "--kill-on-bad-exit=1"]
         # since Slurm 22.05, srun does not inherit this option from sbatch, and a task would get one core
@@ -471,7 +480,7 @@ def _secret_files(job: Job, attempt: Attempt) -> dict[str, str]:
 
 def job_environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
     """Return the environment of a rendered script: variables of the cluster, the trainer, the partition and the job."""
-    # what is prefetched is checked before, by the script itself
+    # the script itself has checked prefetched files before
     own = {key: str(value) for key, value in job.env.items() if key != PREFETCHED}
     return {**profile_environment(cluster, job.trainer, job.slurm.partition), **own}
 

@@ -39,7 +39,7 @@ class QueueLimit:
     def __post_init__(self) -> None:
         """Refuse a limit below 1."""
         if self.jobs < 1:
-            raise ValueError(f"a limit of {self.jobs} jobs in the queue lets nothing run; use 1 or more")
+            raise ValueError(f"a limit of {self.jobs} jobs in the queue permits no job; use 1 or more")
         if self.name_prefix:
             checked_job_name(self.name_prefix)
 

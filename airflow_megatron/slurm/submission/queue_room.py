@@ -56,7 +56,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class _LetGo:
+class _Released:
     """A released submission whose job is not visible in the queue yet.
 
     :param until: Unix time after which it is no longer expected.
@@ -74,7 +74,7 @@ class QueueRoom:
 
     def __init__(self) -> None:
         self._waiting: list[Waiting] = []
-        self._let_go: dict[str, _LetGo] = {}
+        self._released: dict[str, _Released] = {}
         self._seen_at = float("-inf")
         self._group = 1
         self._next_group = float("-inf")
@@ -82,7 +82,7 @@ class QueueRoom:
 
     def enter(self, waiting: Waiting) -> None:
         """Add a submission; one that was released before was refused."""
-        came_back = self._let_go.pop(waiting.job_name, None)
+        came_back = self._released.pop(waiting.job_name, None)
         if came_back is not None and came_back.tries:
             self._group = 1
         if waiting.refused_at is not None:
@@ -101,23 +101,23 @@ class QueueRoom:
         if observation.queue_ok and observation.time > self._seen_at:
             self._seen_at = observation.time
             self._look(observation)
-        return waiting.job_name in self._let_go
+        return waiting.job_name in self._released
 
     def _look(self, observation: Observation) -> None:
         now = observation.time
         known = {row.name for row in observation.user_jobs.values()}
-        trying = [name for name, one in self._let_go.items() if one.tries]
+        trying = [name for name, one in self._released.items() if one.tries]
         if trying and known.issuperset(trying):
             self._group = min(2 * self._group, LARGEST_GROUP)
             self._next_group = now
-        self._let_go = {
-            name: one for name, one in self._let_go.items() if name not in known and one.until > now
+        self._released = {
+            name: one for name, one in self._released.items() if name not in known and one.until > now
         }
         queued = Counter(row.name for row in observation.user_jobs.values() if not row.state.ended)
-        queued.update({name: one.jobs for name, one in self._let_go.items()})
+        queued.update({name: one.jobs for name, one in self._released.items()})
         group = self._group if now >= self._next_group else 0
         for waiting in sorted(self._waiting, key=lambda one: (one.since, one.job_name)):
-            if waiting.job_name in self._let_go or any(
+            if waiting.job_name in self._released or any(
                 limit.free(queued) < waiting.jobs for limit in waiting.limits
             ):
                 continue
@@ -127,7 +127,7 @@ class QueueRoom:
                     continue
                 group -= 1
                 self._next_group = now + TRY_AGAIN_S
-            self._let_go[waiting.job_name] = _LetGo(now + LET_GO_S, waiting.jobs, tries)
+            self._released[waiting.job_name] = _Released(now + LET_GO_S, waiting.jobs, tries)
             queued[waiting.job_name] += waiting.jobs
 
     def _slurm_has_room(self, waiting: Waiting, queued: Counter[str]) -> bool:

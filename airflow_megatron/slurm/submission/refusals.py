@@ -14,15 +14,15 @@ _HINTS = (
         r"nvalid qos",
         "check slurm.qos; `sacctmgr show assoc user=$USER format=account,partition,qos` lists yours",
     ),
-    (r"QOSMin", "ask for more, or name another slurm.qos (`sacctmgr show qos`)"),
+    (r"QOSMin", "request more, or use another slurm.qos (`sacctmgr show qos`)"),
     (
         r"(?:QOS|Assoc)\w+Limit|size and/or time limits",
-        "ask for less (nodes, gpus_per_node, time) or name another slurm.qos (`sacctmgr show qos`)",
+        "request less (nodes, gpus_per_node, time), or use another slurm.qos (`sacctmgr show qos`)",
     ),
     (r"time limit is invalid|Time limit", "shorten slurm.time; `sinfo -o '%P %l'` lists the longest"),
     (
         r"[Nn]ode (?:count|configuration)",
-        "ask for what nodes of the partition have: nodes, gpus_per_node, cpus_per_task, mem (`sinfo -N -l`)",
+        "request what the nodes of the partition have: nodes, gpus_per_node, cpus_per_task, mem (`sinfo -N -l`)",
     ),
     (
         r"\(gres\)|GRES|gres",
@@ -36,5 +36,5 @@ _HINTS = (
 
 
 def refusal_hint(text: str) -> str:
-    """Return what to look at after sbatch refused a job with *text*, empty for an unknown reason."""
+    """Return a hint after sbatch refused a job with *text*, empty for an unknown reason."""
     return next((hint for pattern, hint in _HINTS if re.search(pattern, text)), "")

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.quantities import MEMORY_SIZE, MEMORY_SIZE_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 DIRECTIVE: Final = "#SBATCH"
 _BLANKS: Final = " \t\n\v\f\r"
-#: printable ASCII without what quotes, escapes and comments are made of
+#: printable ASCII without the characters of quotes, escapes and comments
 _PLAIN_WORDS: Final = re.compile(r"[ \t!$-&(-\[\]-~]*")
 _WITHOUT_VALUE: Final = frozenset(
     [
@@ -141,6 +142,33 @@ _MAYBE_WITH_VALUE: Final = frozenset(
     ["consolidate-segments", "exclusive", "get-user-env", "nice", "no-kill", "oom-kill-step", "propagate"]
 )
 _LONG: Final = _WITHOUT_VALUE | _WITH_VALUE | _MAYBE_WITH_VALUE
+_COUNT: Final = (r"[ +]*0*[1-9][0-9]*", "a number of 1 or more")
+_SIZE: Final = (MEMORY_SIZE, MEMORY_SIZE_TEXT)
+_SPAN: Final = (
+    r"([0-9]+-)?[0-9]+(:[0-9]+){0,2}|[0-9]+-|-[0-9]+|infinite|unlimited",
+    "minutes or [days-]hours:minutes:seconds: 06:00:00",
+)
+_MAILS: Final = (
+    *("none", "begin", "end", "fail", "requeue", "all", "invalid_depend", "stage_out", "array_tasks"),
+    *("time_limit", "time_limit_90", "time_limit_80", "time_limit_50"),
+)
+_MAIL: Final = f"({'|'.join(_MAILS)})?"
+_FORMS: Final[Mapping[str, tuple[str, str]]] = {
+    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu", "tmp"), _SIZE),
+    **dict.fromkeys(("time", "time-min"), _SPAN),
+    **dict.fromkeys(("ntasks-per-core", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-gpu"), _COUNT),
+    **dict.fromkeys(("ntasks", "cpus-per-task", "cpus-per-gpu", "mincpus", "threads-per-core"), _COUNT),
+    **dict.fromkeys(("sockets-per-node", "cores-per-socket", "thread-spec"), _COUNT),
+    "switches": (rf"{_COUNT[0]}(@.*)?", "a number, also with the longest wait: 1@01:00:00"),
+    "kill-on-invalid-dep": ("yes|no", "yes or no"),
+    "exclusive": ("|user|mcs|topo", "user, mcs or topo, or no value"),
+    "mail-type": (
+        f"(?=.)({_MAIL},)*{_MAIL}",
+        f"some of {', '.join(_MAILS).upper()}, separated by commas",
+    ),
+}
+"""Option → expression for its values, in small letters, and what to write. Each was tried with sbatch 22.05; values
+that some releases take (``topo``) count as valid."""
 _SHORT: Final[Mapping[str, str]] = {
     **{
         "a": "array",
@@ -174,27 +202,27 @@ _IN_ANY_SCRIPT: Final[Mapping[str, str]] = {
     "array": "one job is submitted for each attempt; array: of a stage submits a job array",
     "clusters": "the cluster is chosen by its profile: cluster: NAME",
     "cluster": "the cluster is chosen by its profile: cluster: NAME",
-    "dependency": "what a job waits for is declared by parent: and start:",
+    "dependency": "declare dependencies with parent: and start:",
     "help": "nothing would be submitted",
-    "hold": "a job that waits is not submitted yet: start:",
+    "hold": "use start: to delay the submission",
     "input": "the script does not read its standard input",
     "quiet": "the job's id would not be printed",
     "test-only": "nothing would be submitted; use airflow-megatron lint",
     "usage": "nothing would be submitted",
     "version": "nothing would be submitted",
-    "wait": "jobs are followed without it",
+    "wait": "the status of jobs is polled without it",
     "wrap": "the script is rendered from command:",
 }
 _IN_RENDERED: Final[Mapping[str, str]] = {
     **_IN_ANY_SCRIPT,
     "chdir": "a job starts in its run directory; use cd in the command",
-    "error": "both streams go to the log that is followed",
+    "error": "both streams are written to the log that is polled",
     "export": "variables are set by env:",
     "export-file": "variables are set by env:",
     "get-user-env": "variables are set by env:",
     "job-name": "it identifies the attempt",
-    "open-mode": "the log is followed as it grows",
-    "output": "the log is followed where the submission puts it",
+    "open-mode": "the log is polled while it grows",
+    "output": "the submission defines the path of the log",
     "parsable": "the submission reads what sbatch prints",
     "signal": "write signal_before: in slurm:",
 }
@@ -231,7 +259,7 @@ class RefusedOption:
 
 def split_directive(text: str) -> list[str]:
     """Split the text after ``#SBATCH`` into words, up to a comment, as sbatch does."""
-    if _PLAIN_WORDS.fullmatch(text):  # most of them; shlex takes 50 times as long
+    if _PLAIN_WORDS.fullmatch(text):  # sufficient for most lines; shlex takes 50 times as long
         return text.split()
     try:
         return shlex.split(text, comments=True)
@@ -287,7 +315,7 @@ def refused_options(options: Iterable[SbatchOption], *, own_script: bool = False
         text = " ".join(option.words)
         name = next((name for name in option.meant if name in owned), None)
         if text in SEPARATORS:
-            refused.append(RefusedOption(text, text, "jobs of several parts are not followed"))
+            refused.append(RefusedOption(text, text, "heterogeneous jobs are not supported"))
         elif option.name == "--" or not (text.startswith("-") or may_be_value):
             given = (
                 f"write {before}={text}" if before else "options begin with -; the script is the job's own"
@@ -313,6 +341,19 @@ def misspelt_option(option: SbatchOption) -> str:
     if option.meant or not word.startswith("--") or written.startswith(_OF_PLUGINS):
         return ""
     return did_you_mean(written, _LONG, limit=1, alike=_ALIKE)
+
+
+def wrong_value(option: SbatchOption) -> str:
+    """Return what to write for an option whose value sbatch refuses; empty for other options.
+
+    Only values are examined that no site can define.
+    """
+    if option.name in _WITH_VALUE and option.value is None:
+        return f"{option.words[0]} needs a value"
+    form, instead = _FORMS.get(option.name, ("", ""))
+    if not instead or option.value is None or re.fullmatch(form, option.value.lower()):
+        return ""
+    return f"write {instead}"
 
 
 def kept_directive(text: str) -> str:

@@ -42,6 +42,7 @@ from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.queue_limits import QueueLimit, queue_limit_functions
 from airflow_megatron.slurm.submission.sbatch_options import read_options, refused_options
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.layout.run_layout import AHEAD_RECORD, CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT
 
 _WRITE_CHAINED = f'printf \'%s\\n\' "$am_name" | am_put "$am_dir/{CHAINED_RECORD}"'
@@ -133,8 +134,9 @@ class SubmissionRequest:
         for limit in self.limits:
             if self.jobs > limit.jobs:
                 raise ValueError(
-                    f"{self.attempt.job_name} is {self.jobs} jobs at once, and max_jobs is {limit.jobs}: it would "
-                    "wait for ever; make the array smaller or raise max_jobs"
+                    f"{self.attempt.job_name} submits {counted(self.jobs, 'job')} at once, and "
+                    f"max_jobs is {limit.jobs}: it would "
+                    "wait forever; make the array smaller or raise max_jobs"
                 )
 
 

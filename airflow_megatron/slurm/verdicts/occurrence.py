@@ -54,7 +54,7 @@ class Occurrence:
         """
         do, groups = word(value.get("do")), value.get("groups")
         if do is None:
-            raise ValueError(f"what showed in a job does not name what is to be done: {dict(value)}")
+            raise ValueError(f"the occurrence in a job has no action: {dict(value)}")
         return cls(
             do=do,
             reason=str(value.get("reason") or ""),

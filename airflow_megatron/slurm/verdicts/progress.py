@@ -50,7 +50,7 @@ class Progress:
         if (self.reached or 0) > max((item.reached or 0 for item in before), default=0):
             return f"it has reached iteration {self.reached}"
         if before and (self.began or 0) > max(item.began or 0 for item in before):
-            return f"it went on from iteration {self.began}"
+            return f"it continued from iteration {self.began}"
         known = {path for item in before for path in item.outputs}
         new = next((path for path in self.outputs if path not in known), None)
         return f"it has made {new}" if new is not None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.schema import RestartSection
 
@@ -20,6 +21,9 @@ _RENEWED = frozenset({Outcome.RETRYABLE, Outcome.FAILED})
 """Outcomes that do not count against their budgets if the attempt or a later one wrote a newer checkpoint."""
 
 MAX_BACKOFF_S = 3600.0
+SHORT_S: Final = 60.0
+"""An attempt of a command that ends well in this time without reaching its goal is not repeated at once."""
+_MOST_DOUBLINGS: Final = 30
 
 _STOPPED: Final = {
     "cancel": Outcome.CANCELLED,
@@ -41,7 +45,8 @@ class RestartPolicy:
     :param no_progress: number of consecutive attempts without a newer checkpoint after which a training is given up;
         0 disables this limit.
     :param backoff_s: pause in seconds before the first restart after a failure, doubled for each further consecutive
-        failure without a newer checkpoint. Roll-overs do not wait.
+        failure without a newer checkpoint. Roll-overs do not wait, except those of a command that ended well within
+        :data:`SHORT_S` seconds and did not reach its goal: they could go on for ever.
     :param rollbacks: restarts from an earlier checkpoint after numerical failures (NaN, a loss spike), since the
         training last reached a new maximum iteration. They count against no other budget; with 0, numerical failures
         are ordinary failures.
@@ -165,7 +170,7 @@ def _roll_back(attempts: Sequence[Verdict], policy: RestartPolicy) -> NextStep:
     made = sum(past.rollback for past in attempts[further:]) - 1
     if made >= policy.rollbacks:
         times = f"{made} rollback{'s' * (made != 1)}"
-        return GiveUp(f"the numbers went bad again after {times}: {verdict.reason}")
+        return GiveUp(f"the training failed numerically again after {times}: {verdict.reason}")
     return Restart(
         _backoff(attempts, policy),
         excluded_nodes(attempts, policy, verdict.judged or 0.0),
@@ -289,12 +294,20 @@ def _made_progress(attempts: Sequence[Verdict], index: int) -> bool:
 def _backoff(attempts: Sequence[Verdict], policy: RestartPolicy) -> float:
     failures = 0
     for index in range(len(attempts) - 1, -1, -1):
-        if attempts[index].outcome is Outcome.ROLLED_OVER:
+        if attempts[index].outcome is Outcome.ROLLED_OVER and not _did_nothing(attempts[index]):
             break
         failures += 1
         if _made_progress(attempts, index):
             break  # earlier failures do not count: the job made progress after them
-    return min(policy.backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S) if failures else 0.0
+    doublings = min(failures - 1, _MOST_DOUBLINGS)
+    return min(policy.backoff_s * 2**doublings, MAX_BACKOFF_S) if failures else 0.0
+
+
+def _did_nothing(attempt: Verdict) -> bool:
+    """Return whether an attempt of a command ended well at once, without reaching the goal of its stage."""
+    ended_well = attempt.state is JobState.COMPLETED and not attempt.exit_code
+    short = attempt.elapsed is not None and attempt.elapsed < SHORT_S
+    return attempt.iteration is None and ended_well and short
 
 
 def excluded_nodes(verdicts: Sequence[Verdict], policy: RestartPolicy, now: float) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ _CHILD_FAILED: Final = "child_failed"
 
 
 Pattern: TypeAlias = Any
-"""A compiled pattern of re2, whose time grows with the text alone, whatever the pattern is."""
+"""A compiled pattern of re2; the time of a search grows only with the length of the text."""
 
 
 _PATTERN_HINT: Final = "quote it with '…'; look-around and back-references are not known (RE2's syntax)"
@@ -251,7 +251,7 @@ def _signatures(document: YamlDocument) -> list[Signature]:
     data = document.data
     if not isinstance(data, dict) or list(data) != ["signatures"] or not isinstance(data["signatures"], list):
         raise SpecError(
-            document.problem((), "a file of signatures has one key, a list", "write signatures: […]")
+            document.problem((), "a file of signatures has one key, with a list", "write signatures: […]")
         )
     problems: list[Problem] = []
     found: list[Signature] = []
@@ -264,7 +264,7 @@ def _signatures(document: YamlDocument) -> list[Signature]:
             continue
         if signature.name in names:
             problems.append(
-                document.problem(("signatures", index), f"{signature.name!r} is there twice", "rename one")
+                document.problem(("signatures", index), f"{signature.name!r} is listed twice", "rename one")
             )
         names.add(signature.name)
         found.append(signature)
@@ -307,7 +307,9 @@ def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) ->
             raise wrong(key, f"the pattern is not a regular expression: {error}", _PATTERN_HINT) from None
     pattern = patterns["pattern"]
     if pattern.search(b""):
-        raise wrong("pattern", "the pattern fits an empty line, so every log", "make it say something")
+        raise wrong(
+            "pattern", "the pattern matches an empty line, and therefore every log", "make it say something"
+        )
     states = entry.get("states", [state.value for state in _DEFAULT_STATES])
     known = [state.value for state in JobState if state.ended]
     if not isinstance(states, list) or not states or not all(state in known for state in states):

@@ -38,6 +38,6 @@ class UnknownState:
         if periods < 1:
             return None
         return (
-            f"nothing certain has been known of the job for {periods * ALARM_S / 60:.0f} min: {verdict.reason}; "
-            "it is waited for until that changes, or the task is cleared or marked"
+            f"the state of the job has been unknown for {periods * ALARM_S / 60:.0f} min: {verdict.reason}; "
+            "the task waits until that changes, or until a user clears or marks it"
         )

@@ -174,7 +174,8 @@ class _Ending:
     ended: float | None
     elapsed: float | None
     node_list: str
-    launched: bool = True
+    lost: str = ""
+    """What went wrong if Slurm itself cancelled the job, for example ``did not launch it``."""
 
 
 def judge(
@@ -203,7 +204,7 @@ def judge(
         return Verdict(outcome, reason, state, None, iteration, job_id, queue.node_list if queue else "")
 
     if observation.unreachable is not None:
-        return waiting(Outcome.UNKNOWN, f"the login node cannot be asked: {observation.unreachable.reason}")
+        return waiting(Outcome.UNKNOWN, f"the login node does not answer: {observation.unreachable.reason}")
     if not observation.queue_ok:
         return waiting(Outcome.UNKNOWN, f"squeue does not answer{_complaint(observation, 'squeue')}")
     if queue is not None and not queue.state.ended:
@@ -277,7 +278,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
             return f"another cluster of the federation has taken the job; it has left no {EXIT_RECORD} yet"
         return _ending_by(record)
     row = accounting if accounting is not None and accounting.is_final else queue
-    launched = True
+    lost = ""
     if row is not None and row.state is JobState.CANCELLED:
         ran = row.ended - row.started if row.ended and row.started else 0.0
         ran = accounting.elapsed if accounting is not None and row is accounting else ran
@@ -287,9 +288,9 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         began = at_once and observation.owner_job_id == row.job_id
         # for a requeued job, the recorded nodes are those of its previous run
         requeued = observation.controller is not None and observation.controller.restarts > 0
-        by_slurm = at_once and not requeued and _was_cancelled_by_slurm(row, observation.owner_job_id)
-        launched = not by_slurm
-        if (began or not launched) and _age(observation, row.ended) < ACCOUNTING_LAG_S:
+        if at_once and not requeued and _was_cancelled_by_slurm(row, observation.owner_job_id):
+            lost = _lost(row, began=began)
+        if (began or lost) and _age(observation, row.ended) < ACCOUNTING_LAG_S:
             return (
                 "the job was cancelled as soon as it had started; "
                 f"its {EXIT_RECORD} shows whether it runs all the same"
@@ -304,10 +305,10 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
             accounting.ended,
             accounting.elapsed,
             accounting.node_list,
-            launched,
+            lost,
         )
     if queue is not None:
-        return _ending_in_queue(observation, queue, record, launched=launched)
+        return _ending_in_queue(observation, queue, record, lost)
     if observation.accounting_enabled:
         if not observation.accounting_ok:
             return f"the job has left the queue and sacct does not answer{_complaint(observation, 'sacct')}"
@@ -334,7 +335,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
 
 
 def _ending_in_queue(
-    observation: Observation, queue: QueueRow, record: ExitRecord | None, *, launched: bool
+    observation: Observation, queue: QueueRow, record: ExitRecord | None, lost: str
 ) -> _Ending | str:
     """Return the end of a job that squeue still lists and that has no final sacct record."""
     controller = observation.controller
@@ -356,23 +357,35 @@ def _ending_in_queue(
         code = record.exit_code
     source = "squeue" if controller is None else "scontrol"
     return _Ending(
-        source, queue.state, queue.state.value, code, signal, queue.ended, elapsed, queue.node_list, launched
+        source, queue.state, queue.state.value, code, signal, queue.ended, elapsed, queue.node_list, lost
     )
 
 
 def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, owner_job_id: str | None) -> bool:
-    """Return whether Slurm cancelled a job because it could not launch it on its nodes.
+    """Return whether Slurm cancelled a job because it lost track of it.
 
     A controller that has lost its state gives a recently used id to a new job while a node still runs the old job of
     that id. Then slurmd cancels the new job as root (``do not launch second copy``, Slurm 22.05), or the controller
-    takes the end of the old job for the end of the new one, which is still pending. Accounting names every user who
-    cancels a job. The script of the new job has not started, because it would otherwise own the attempt.
+    takes the end of the old job for the end of the new one, which is still pending. The script of the new job has not
+    started, because it would otherwise own the attempt.
+
+    A controller that was killed before it saved the start of a job takes the job's end for the end of a pending job
+    (observed with Slurm 22.05 after SIGKILL of slurmctld). Then the script has run. Accounting names every user who
+    cancels a job, and here it names nobody.
     """
+    if isinstance(row, AccountingRow) and row.state_text == JobState.CANCELLED.value:
+        return True
     if owner_job_id is not None:
         return False
     if isinstance(row, AccountingRow) and cancelled_by(row.state_text) != "0":
-        return row.state_text == JobState.CANCELLED.value
+        return False
     return bool(row.node_list)
+
+
+def _lost(row: AccountingRow | QueueRow, *, began: bool) -> str:
+    if began:
+        return "had no record of its start"
+    return f"could not launch it on {row.node_list}" if row.node_list else "did not launch it"
 
 
 def _relaunch_was_cancelled(started: float | None, ran: float, record: ExitRecord) -> bool:
@@ -441,16 +454,16 @@ def _weigh(
     finding = find_signature(signatures, log_tail, ending.state, generic=False)
     if finding is not None:
         if finding.signature.outcome is not Outcome.ROLLED_OVER:
-            return finding.signature.outcome, _told(what, finding), finding
+            return finding.signature.outcome, _reason_with_line(what, finding), finding
         if train:
-            return Outcome.ROLLED_OVER, _told(what, finding), finding
+            return Outcome.ROLLED_OVER, _reason_with_line(what, finding), finding
     if train and _clean(ending):
         return Outcome.ROLLED_OVER, f"{what} before the end of training", None
     if train and (ending.exit_signal == _SIGTERM or ending.exit_code == 128 + _SIGTERM):
         return Outcome.ROLLED_OVER, f"{what}: stopped by SIGTERM", None
     finding = find_signature(signatures, log_tail, ending.state, generic=True)
     if finding is not None:
-        return finding.signature.outcome, _told(what, finding), finding
+        return finding.signature.outcome, _reason_with_line(what, finding), finding
     return Outcome.FAILED, what, None
 
 
@@ -462,8 +475,8 @@ def _weigh_state(ending: _Ending, what: str, train: bool) -> tuple[Outcome, str]
         case JobState.NODE_FAIL | JobState.PREEMPTED | JobState.BOOT_FAIL:
             return Outcome.RETRYABLE, what
         case JobState.CANCELLED:
-            if not ending.launched:
-                return Outcome.RETRYABLE, f"{what} by Slurm, which {_not_launched(ending)}"
+            if ending.lost:
+                return Outcome.RETRYABLE, f"{what} by Slurm, which {ending.lost}"
             by = cancelled_by(ending.state_text)
             return Outcome.CANCELLED, f"{what}" + (f" (user id {by})" if by else "")
         case JobState.DEADLINE:
@@ -474,11 +487,7 @@ def _weigh_state(ending: _Ending, what: str, train: bool) -> tuple[Outcome, str]
             return None
 
 
-def _not_launched(ending: _Ending) -> str:
-    return f"could not launch it on {ending.node_list}" if ending.node_list else "did not launch it"
-
-
-def _told(what: str, finding: SignatureMatch) -> str:
+def _reason_with_line(what: str, finding: SignatureMatch) -> str:
     return f"{what}: {finding.signature.reason}: {finding.line}"
 
 

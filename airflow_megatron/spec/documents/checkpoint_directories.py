@@ -19,7 +19,7 @@ def iteration_of(name: str) -> int | None:
     """Return the iteration of a checkpoint directory.
 
     :param name: name of the directory, without its parents.
-    :returns: the iteration, or None if the name is not exactly one that a trainer gives.
+    :returns: the iteration, or None if the name does not have the exact form of a trainer.
     """
     match = _NAME.fullmatch(name)
     return int(match.group(1) or match.group(2)) if match else None
@@ -29,7 +29,7 @@ def directory_name(iteration: int, there: Container[str] = ()) -> str:
     """Return the name of an iteration's directory.
 
     :param iteration: a number of training iterations, not negative.
-    :param there: names of the directories in the folder; DeepSpeed's name is recognised when it is among them.
+    :param there: names of the directories in the folder; if DeepSpeed's name is among them, it is returned.
     :raises ValueError: for a negative iteration.
     """
     if iteration < 0:
@@ -39,5 +39,5 @@ def directory_name(iteration: int, there: Container[str] = ()) -> str:
 
 
 def deepspeed_tag(iteration: int) -> str:
-    """Return the tag, and directory, that DeepSpeed gives the checkpoint of an iteration."""
+    """Return DeepSpeed's tag, and directory name, of the checkpoint of an iteration."""
     return f"global_step{iteration}"

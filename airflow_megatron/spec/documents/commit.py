@@ -1,4 +1,4 @@
-"""The commit that a checkout is at, read without running git."""
+"""The commit of a checkout, read without running git."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LONGEST = 1 << 20
 
 
 def commit_of(folder: Path) -> str:
-    """Return the commit of the checkout that holds a folder, empty if there is none.
+    """Return the commit of the checkout that contains a folder, empty if there is none.
 
-    Uncommitted changes do not show in it.
+    Uncommitted changes are ignored.
     """
     for parent in (folder, *folder.parents):
         git = parent / ".git"

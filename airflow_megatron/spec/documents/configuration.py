@@ -1,7 +1,7 @@
 """The section ``[megatron]`` of Airflow's configuration, read without Airflow.
 
-As in Airflow, an environment variable ``AIRFLOW__MEGATRON__<OPTION>`` wins over ``airflow.cfg``, which is the file that
-``AIRFLOW_CONFIG`` names, else the one in ``AIRFLOW_HOME`` (``airflow.configuration``: ``get_airflow_home``,
+As in Airflow, an environment variable ``AIRFLOW__MEGATRON__<OPTION>`` overrides ``airflow.cfg``, which is the file in
+``AIRFLOW_CONFIG``, else the one in ``AIRFLOW_HOME`` (``airflow.configuration``: ``get_airflow_home``,
 ``get_airflow_config``, ``expand_env_var``). :mod:`airflow_megatron.get_provider_info` declares the options.
 """
 
@@ -59,7 +59,7 @@ def configured(option: str, section: str = SECTION) -> str:
 
 
 def configured_folder(option: str) -> Path | None:
-    """Return the folder that an option names, None if it is not set; a relative one lies in Airflow's home."""
+    """Return the folder in an option, None if it is not set; a relative path is relative to Airflow's home."""
     named = configured(option)
     return airflow_home() / named if named else None
 
@@ -68,7 +68,7 @@ def configured_folder(option: str) -> Path | None:
 def _values(path: Path, section: str, changed: int, size: int) -> Mapping[str, str]:
     """Return the options of a section.
 
-    :param changed: when the file was changed; it and the size are there for the cache
+    :param changed: modification time of the file; this and the size are keys of the cache
     """
     del changed, size
     parser = configparser.ConfigParser()
@@ -85,7 +85,7 @@ def _values(path: Path, section: str, changed: int, size: int) -> Mapping[str, s
 
 def _expanded(value: str) -> str:
     """Expand ``~`` and variables until nothing changes, as Airflow does."""
-    for _ in range(16):  # a variable may name itself
+    for _ in range(16):  # a variable may refer to itself
         expanded = os.path.expanduser(os.path.expandvars(value))  # noqa: PTH111
         if expanded == value:
             break

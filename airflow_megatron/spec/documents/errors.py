@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing wrong in a document.
+    """One problem of a document.
 
-    :param file: path of the document as the user gave it
+    :param file: path of the document as given by the user
     :param line: 1-based line, or 0 if the problem has no line
     :param column: 1-based column, or 0
-    :param message: what is wrong
-    :param hint: what to write instead; empty if the message says it all
+    :param message: the problem
+    :param hint: what to write instead; empty if the message is sufficient
     """
 
     file: str
@@ -30,7 +30,7 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        """Render as ``file:line:column: message (hint)``, the form that editors jump to."""
+        """Render as ``file:line:column: message (hint)``, the form that editors recognise."""
         return f"{self._place}: {self._text}"
 
     def with_severity(self, severity: str) -> str:
@@ -47,9 +47,9 @@ class Problem:
 
 
 class SpecError(AirflowMegatronError, ValueError):
-    """A document that cannot be used; carries every problem found, not only the first.
+    """An invalid document, with every problem found, not only the first.
 
-    :param problems: what is wrong, at least one
+    :param problems: the problems, at least one
     """
 
     def __init__(self, problems: Problem | Sequence[Problem]) -> None:
@@ -60,22 +60,27 @@ class SpecError(AirflowMegatronError, ValueError):
 
 
 def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float = 0.6) -> list[str]:
-    """Return the known names that look like a word, best first.
+    """Return the known names that look like a word, best first; where none does, those that do in small letters.
 
-    :param word: what was written
-    :param known: what may have been meant
-    :param limit: number of names at most
-    :param alike: how alike they must be, 0 to 1 (``difflib.SequenceMatcher.ratio``)
+    :param word: the written word
+    :param known: the known names
+    :param limit: maximum number of names
+    :param alike: minimum similarity, 0 to 1 (``difflib.SequenceMatcher.ratio``)
     """
-    return difflib.get_close_matches(word, [str(name) for name in known], n=limit, cutoff=alike)
+    names = [str(name) for name in known]
+    if found := difflib.get_close_matches(word, names, n=limit, cutoff=alike):
+        return found
+    lowered = {name.lower(): name for name in names}
+    found = difflib.get_close_matches(word.lower(), lowered, n=limit, cutoff=alike)
+    return [lowered[name] for name in found]
 
 
 def suggestion(names: Iterable[str]) -> str:
-    """Return ``did you mean x or y?`` for names as they shall be written, an empty string for none."""
+    """Return ``did you mean x or y?`` for names in their final form, an empty string for none."""
     text = " or ".join(names)
     return f"did you mean {text}?" if text else ""
 
 
 def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3, alike: float = 0.6) -> str:
-    """Return ``did you mean 'x'?`` for :func:`near_names`, an empty string where there are none."""
+    """Return ``did you mean 'x'?`` for :func:`near_names`, an empty string if there are none."""
     return suggestion(map(repr, near_names(word, known, limit=limit, alike=alike)))

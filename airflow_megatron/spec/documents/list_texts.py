@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def meant_list(value: object) -> str | None:
-    """Return the list that a text of several numbers was meant for, as YAML; None for any other value.
+    """Return the intended list for a text of several numbers, as YAML; None for any other value.
 
     >>> meant_list("1e-4, 3e-4")
     '[1e-4, 3e-4]'
@@ -17,8 +17,8 @@ def meant_list(value: object) -> str | None:
 
 
 def key_in_place_of_value(key: str) -> str:
-    """Return what to write where a number stands as a key, as in ``{lr: 1e-4, 3e-4}``; empty for any other key."""
-    return f"several values stand in brackets: [{key}, …]" if _is_number(key) else ""
+    """Return a hint for a number as a key, as in ``{lr: 1e-4, 3e-4}``; empty for any other key."""
+    return f"write several values in brackets: [{key}, …]" if _is_number(key) else ""
 
 
 def _is_number(text: str) -> bool:

@@ -1,9 +1,9 @@
 """Reading the files that a spec names: below the folder of specs or a configured one, regular files of a bounded size.
 
 A spec is untrusted: a path in it may be ``/etc/shadow``, a private key, a device or a pipe without a writer. Every
-reader of such a path goes through :func:`read_named_file`. Links are followed first, then the place is judged, so that
-a link does not lead out. Messages name the path as it was written, never what a file holds, and are the same whether a
-file outside exists or not.
+reader of such a path uses :func:`read_named_file`. Links are resolved before the location is checked, so that a link
+cannot lead out. Messages contain the path as written, never the content of a file. They do not depend on whether a
+file outside exists.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from airflow_megatron.spec.documents.project import sweep_specs_dir
 SETTING: Final = "AIRFLOW_MEGATRON_SPEC_FOLDERS"
 """Environment variable that names further folders, separated by ``:``, whose files specs may name."""
 MAX_BYTES: Final = 1 << 20
-"""Size of a file that a spec names."""
+"""Maximum size of a file that a spec names, in bytes."""
 MAX_SPEC_BYTES: Final = 32_000_000
-"""Size of a spec itself."""
+"""Maximum size of a spec, in bytes."""
 
 
 class NamedFileError(AirflowMegatronError, ValueError):
-    """A file that a spec may not name.
+    """A spec may not name this file.
 
-    :param message: what is wrong, without the file's name
+    :param message: the problem, without the file's name
     :param hint: what to do instead
     """
 
@@ -41,11 +41,11 @@ def read_named_file(path: str, document: str, origin: str = "", limit: int = MAX
 
     :param path: as written: absolute, or relative to the folder of the spec
     :param document: the file that names it
-    :param origin: the spec that drew on that file, where it is another one
-    :param limit: bytes that it may have at most
-    :raises FileNotFoundError: if a file that could be read is not there
+    :param origin: the spec that includes *document*, if they differ
+    :param limit: maximum size in bytes
+    :raises FileNotFoundError: if a permitted file does not exist
     :raises OSError: if it cannot be read
-    :raises NamedFileError: if it lies elsewhere, is not a regular file or text, or is too large
+    :raises NamedFileError: if it is in another folder, is not a regular file or text, or is too large
     """
     if "\0" in path:
         raise NamedFileError("a path cannot hold a NUL character")
@@ -57,10 +57,10 @@ def read_named_file(path: str, document: str, origin: str = "", limit: int = MAX
 
 
 def read_spec_file(path: Path | str) -> str:
-    """Return the text of a spec: a regular file; one in the folder of specs may be a link within what may be read.
+    """Return the text of a spec, a regular file; in the folder of specs, it may be a link to a readable folder.
 
     :raises OSError: if it cannot be read
-    :raises NamedFileError: if it is no such file
+    :raises NamedFileError: if it is not such a file
     """
     full = Path(os.path.abspath(path))  # noqa: PTH100
     if not full.is_relative_to(os.path.abspath(sweep_specs_dir())):  # noqa: PTH100
@@ -81,24 +81,46 @@ def _roots(folder: Path) -> tuple[Path, ...]:
 
 
 def _check_below(real: Path, roots: tuple[Path, ...]) -> None:
-    if not any(real.is_relative_to(root) for root in roots):
+    below = [real.relative_to(root) for root in roots if real.is_relative_to(root)]
+    if not below:
         raise NamedFileError(
             "a spec may only name files below its folder",
             f"put the file beside the spec, or its folder into {SETTING} where Airflow and the command line run",
         )
+    if all(map(_is_hidden, below)):
+        raise NamedFileError(
+            "a spec may not name hidden files, nor files in hidden folders",
+            "programs keep keys and tokens there (.git/config, .netrc); give a file that is meant another name",
+        )
+
+
+def _is_hidden(path: Path) -> bool:
+    """Return whether a path leads through a hidden folder, or to a hidden file that is not YAML.
+
+    Names that begin with two dots are those of mounted configurations in Kubernetes: ``..data``.
+    """
+    hidden = [part.startswith(".") and not part.startswith("..") for part in path.parts]
+    return any(hidden[:-1]) or (any(hidden[-1:]) and path.suffix not in (".yaml", ".yml"))
 
 
 def _read(path: Path, limit: int, roots: tuple[Path, ...]) -> str:
-    """Read a file after looking at what was opened: the name may mean another file by then."""
-    # without a writer, a pipe would hold the reader at the open
+    """Read a file after checking the opened file, because the name may refer to another file in the meantime."""
+    # opening a pipe without a writer would block
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise NamedFileError("it is a folder", "name its files")
         if not stat.S_ISREG(status.st_mode):
             raise NamedFileError("it is not a regular file")
         opened = Path(f"/proc/self/fd/{descriptor}")
         if roots and opened.is_symlink():
             _check_below(opened.readlink(), roots)
+        if roots and status.st_nlink > 1 and not status.st_mode & stat.S_IROTH:
+            raise NamedFileError(
+                "it has another name elsewhere (a hard link), and not everybody may read it",
+                "copy it, instead of linking it",
+            )
         if status.st_size > limit:
             raise NamedFileError(f"the file is larger than {limit:,} bytes")
         content = b""

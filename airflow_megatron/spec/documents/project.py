@@ -1,6 +1,6 @@
 """The project's folders: specs, cluster profiles, templates, and the machine's own ``.local/``.
 
-What Airflow's configuration names wins, then what lies in the project, then what came with the package.
+Folders in Airflow's configuration have precedence, then those in the project, then those of the package.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SWEEP_SPECS_VARIABLE = "AIRFLOW_MEGATRON_SWEEP_SPECS"
 PINS_VARIABLE = "AIRFLOW_MEGATRON_PINS"
 
 PROJECT_FOLDERS = ("sbatch", "clusters", "sweep_specs")
-"""A project has at least one of them."""
+"""Folders of which a project has at least one."""
 
 
 def project_root() -> Path:
     """Return the project's root.
 
-    It is the folder that ``AIRFLOW_MEGATRON_HOME`` names, else the checkout that the package is imported from, else
-    Airflow's home, where nothing need be.
+    This is the folder in ``AIRFLOW_MEGATRON_HOME``, else the checkout from which the package is imported, else
+    Airflow's home, which may be empty.
 
     :raises FileNotFoundError: if the variable names a folder that is not a project
     """
@@ -54,16 +54,16 @@ def local_dir() -> Path:
 
 
 def pins_dir() -> Path:
-    """Return the folder of what runs have pinned: ``AIRFLOW_MEGATRON_PINS``, or ``pins`` in the machine's own.
+    """Return the folder of the pins of runs: ``AIRFLOW_MEGATRON_PINS``, or ``pins`` in :func:`local_dir`.
 
-    Every worker must reach it: with workers on several machines it is a shared folder.
+    Every worker needs access to it; for workers on several machines it must be a shared folder.
     """
     named = os.environ.get(PINS_VARIABLE)
     return Path(named).absolute() if named else local_dir() / "pins"
 
 
 def sweep_specs_dir() -> Path:
-    """Return the folder that specs are dropped into; of no project, the shipped examples."""
+    """Return the folder for specs; without a project, that of the shipped examples."""
     named = os.environ.get(SWEEP_SPECS_VARIABLE)
     if named:
         return Path(named)
@@ -94,7 +94,7 @@ def job_programs_dir() -> Path:
 
 
 def project_folder(name: str) -> Path:
-    """Return a folder of the project, or the one that came with the package where the project has none.
+    """Return a folder of the project, or that of the package if the project has none.
 
     :param name: one of :data:`airflow_megatron.spec.documents.shipped_files.FOLDERS`
     """

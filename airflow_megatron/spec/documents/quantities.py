@@ -1,9 +1,12 @@
-"""Quantities as people write them: token counts (``100M``), durations (``6h``, ``06:00:00``), memory (``16G``)."""
+"""Quantities in readable notation: numbers of things, token counts (``100M``), durations (``6h``, ``06:00:00``), memory
+(``16G``).
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from typing import Final
 
 _SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
 _QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([kKMGBT]?)\s*\Z")
@@ -11,7 +14,7 @@ _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<h>\d{1,4}):(?P<m>\d{1,2})(?::(?P<s>
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(min|[smhd])")
 _MAX_TEXT = 64
-"""Characters of a quantity: longer text is none, and patterns would take long to find that out."""
+"""Maximum number of characters of a quantity, because patterns would take long to reject longer text."""
 _MAX_SECONDS = 10**10
 
 
@@ -44,13 +47,22 @@ def parse_quantity(value: int | float | str) -> int:
     return round(number)
 
 
-def list_index(word: str, length: int, *, from_end: bool = False) -> int | None:
-    """Return the index that a word of a dotted key gives, None if a list of *length* items has none such.
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with what it counts: ``1 point``, ``12 points``, ``0 points``.
 
-    :param from_end: ``-1`` is the last item
+    :param one: the words after 1, with a verb if there is one: ``job has``
+    :param many: the words after other numbers; default: with an ``s``
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def list_index(word: str, length: int, *, from_end: bool = False) -> int | None:
+    """Return the index in a word of a dotted key, None if it is invalid for a list of *length* items.
+
+    :param from_end: whether ``-1`` is the last item
     """
     digits = word.removeprefix("-") if from_end else word
-    # int() takes fewer texts than isdigit(), and at most 4,300 digits
+    # int() accepts fewer texts than isdigit(), and at most 4,300 digits
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
         return None
     index = int(word)
@@ -67,8 +79,47 @@ def parse_duration(value: int | float | str) -> int:
         seconds = _seconds(value.strip())
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_SECONDS:
         seconds = round(value)
-    if seconds is None or abs(seconds) > _MAX_SECONDS:
+    if seconds is None or not 0 <= seconds <= _MAX_SECONDS:
         raise ValueError(f"{_shown(value)} is not a duration; write 30m, 6h or 06:00:00")
+    return seconds
+
+
+def parse_interval(value: int | float | str) -> int:
+    """Return the seconds of a duration that cannot be zero.
+
+    :raises ValueError: if it is no duration, or less than half a second
+    """
+    seconds = parse_duration(value)
+    if not seconds:
+        raise ValueError(f"{_shown(value)} is not an interval; write 1s or more")
+    return seconds
+
+
+def parse_walltime(value: int | float | str) -> int:
+    """Return the seconds of a walltime, written as text that Slurm's ``--time`` does not read otherwise.
+
+    To Slurm a number is minutes and ``1:30`` minutes and seconds (sbatch(1)); as durations they would be seconds, and
+    hours and minutes.
+
+    :raises ValueError: if it is no duration, is zero, or has these two meanings
+    """
+    seconds = parse_duration(value)
+    if not seconds:
+        raise ValueError(
+            f"{_shown(value)} is not a walltime: to Slurm, 0 is no limit; write a time such as 6h, or drop the key for"
+            " the partition's own"
+        )
+    number = str(value).strip()
+    if not isinstance(value, str) or number.isdecimal():
+        raise ValueError(
+            f"{_shown(value)} is not a walltime: Slurm counts a number in minutes, other durations are in seconds;"
+            f' write {number}m, {number}s or "{slurm_time(seconds * 60)}"'
+        )
+    if number.count(":") == 1 and "-" not in number:
+        raise ValueError(
+            f"{_shown(value)} is not a walltime: to Slurm it is minutes and seconds;"
+            f' write "{number}:00" for hours and minutes, or "00:{number}"'
+        )
     return seconds
 
 
@@ -97,8 +148,23 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MAX_TEXT + 2 else f"{text[:_MAX_TEXT]}…"
 
 
+MEMORY_SIZE: Final = r"[0-9]+([kKmMgGtT][bB]?)?"
+"""Expression for a memory size as sbatch takes it."""
+MEMORY_SIZE_TEXT: Final = "a whole number with K, M, G or T: 64G"
+
+
+def parse_memory(value: object) -> str:
+    """Return a memory size as ``sbatch --mem`` takes it: a whole number, which may have a unit (``64G``).
+
+    :raises ValueError: for anything else, also for a number that is not text, because it has no unit
+    """
+    if isinstance(value, str) and re.fullmatch(MEMORY_SIZE, value):
+        return value
+    raise ValueError(f"{_shown(value)} is not a memory size of Slurm; write {MEMORY_SIZE_TEXT}")
+
+
 def slurm_time(seconds: int) -> str:
-    """Return seconds as Slurm's ``--time`` takes them: ``[d-]hh:mm:ss`` (Slurm rounds up to whole minutes)."""
+    """Return seconds in the notation of Slurm's ``--time``: ``[d-]hh:mm:ss`` (Slurm rounds up to whole minutes)."""
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     return f"{days}-{clock}" if days else clock

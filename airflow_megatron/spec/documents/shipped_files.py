@@ -1,7 +1,7 @@
 """Locate the files that come with the package beside its modules, in a checkout or in the installed package.
 
-A wheel holds these folders of the checkout as package data (``pyproject.toml``, ``sources``): the files that
-run, on this machine and in jobs, are the same in both.
+A wheel contains these folders of the checkout as package data (``pyproject.toml``, ``sources``), so the programs, on
+this machine and in jobs, are the same in both.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Final
 
 FOLDERS: Final = ("Megatron-LM", "dags", "docker", "sbatch", "sweep_specs")
-"""The folders of the checkout that a wheel holds."""
+"""The folders of the checkout that a wheel contains."""
 PACKAGE_DATA: Final = "_data"
-"""The folder of the package that holds them in a wheel."""
+"""The folder of the package that contains them in a wheel."""
 
 
 @cache
 def checkout() -> Path | None:
-    """Return the checkout that the package is imported from, None for an installed package."""
+    """Return the checkout from which the package is imported, None for an installed package."""
     root = Path(__file__).resolve().parents[3]
     return root if (root / "pyproject.toml").is_file() and (root / "sbatch").is_dir() else None
 
 
 def shipped(folder: str) -> Path:
-    """Return one of :data:`FOLDERS` as it came with the package.
+    """Return one of :data:`FOLDERS` of the package.
 
     :raises FileNotFoundError: if the package was installed without its data
     """
@@ -39,6 +39,7 @@ def shipped(folder: str) -> Path:
 
 @cache
 def _package_data() -> Path:
-    from importlib.resources import files  # 20 ms that a checkout does not need
+    # imported here, because a checkout does not need it, and it takes 20 ms
+    from importlib.resources import files
 
     return Path(str(files(__package__.partition(".")[0]))) / PACKAGE_DATA

@@ -1,9 +1,9 @@
 """YAML documents with YAML 1.2 scalars and the position of every node.
 
-PyYAML's C parser reads the text; its events are put together here, because its own composer resolves YAML 1.1 tags
-that are not wanted (5,000 explicit points: 0.3 s) and overflows the C stack on deep nesting. The scalars are resolved
-by the YAML 1.2 core schema, so ``1e-4`` is a float, ``on`` a string, ``06:00:00`` a
-string; underscores are allowed in numbers (``2_000_000_000``).
+PyYAML's C parser reads the text; this module composes its events, because PyYAML's composer resolves unwanted YAML 1.1
+tags (0.3 s for 5,000 explicit points) and overflows the C stack on deep nesting. The scalars are resolved by the YAML
+1.2 core schema, so ``1e-4`` is a float, ``on`` a string, ``06:00:00`` a string; underscores are allowed in numbers
+(``2_000_000_000``).
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ _INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z")
 _NAN = frozenset({".nan", ".NaN", ".NAN"})
 
 _MAX_BITS: Final = 14_000
-"""Of a number: Python prints at most 4,300 digits."""
+"""Maximum number of digits of a number, because Python prints at most 4,300."""
 
 KeyPath = tuple[str | int, ...]
 
 MAX_TEXT: Final = 32_000_000
-"""Characters of one document."""
+"""Maximum number of characters of one document."""
 MAX_NODES: Final = 1_000_000
-"""Scalars, lists and mappings of one document, those that aliases repeat included."""
+"""Maximum number of scalars, lists and mappings of one document, including those that aliases repeat."""
+_SHORT_VALUE: Final = 8
 MAX_DEPTH: Final = 64
-"""Lists and mappings within each other."""
+"""Maximum nesting of lists and mappings."""
 
 
 @dataclass
@@ -49,11 +50,11 @@ class YamlDocument:
     :param file: the path as given, used in messages
     :param data: plain dicts, lists and scalars
     :param positions: (line, column), 1-based, of the node at each key path; for a mapping entry, of its key
-    :param text: the YAML itself, for dialects that read scalars by other rules
+    :param text: the YAML text, for dialects that parse scalars by other rules
     :param files: the file of those positions that are not in ``file``
-    :param sources: path → content of the other files that the document drew on; a pinned sweep brings them along
-    :param withheld: value of an environment variable → what messages show instead of it
-    :param origin: the spec that draws on this file; empty for a spec itself
+    :param sources: path → content of the other files that the document includes; a pinned sweep contains them
+    :param withheld: value of an environment variable → its replacement in messages
+    :param origin: the spec that includes this file; empty for a spec itself
     """
 
     file: str
@@ -68,8 +69,8 @@ class YamlDocument:
     def problem(self, path: KeyPath, message: str, hint: str = "") -> Problem:
         """Return a problem at ``path``, or at the nearest enclosing node that has a position."""
         for value in sorted(self.withheld, key=len, reverse=True):
-            message = message.replace(value, self.withheld[value])
-            hint = hint.replace(value, self.withheld[value])
+            message = _without(message, value, self.withheld[value])
+            hint = _without(hint, value, self.withheld[value])
         for length in range(len(path), -1, -1):
             position = self.positions.get(path[:length])
             if position is not None:
@@ -89,13 +90,20 @@ class YamlDocument:
 
     def withhold(self, name: str, value: str) -> None:
         """Keep the value of an environment variable out of messages."""
-        if len(value) > 2:  # shorter ones would be found in every word
+        if len(value) > 2:  # shorter values would occur in every word
             for form in (value, repr(value)[1:-1]):
                 self.withheld[form] = f"${{oc.env:{name}}}"
 
 
+def _without(text: str, value: str, replacement: str) -> str:
+    """Return a text in which a value is replaced; a short one (``gpu``) only where it is no part of a word."""
+    if len(value) >= _SHORT_VALUE or value not in text:
+        return text.replace(value, replacement)
+    return re.sub(rf"(?<![A-Za-z]){re.escape(value)}(?![A-Za-z])", lambda _: replacement, text)
+
+
 def plain_scalar(text: str) -> Any:
-    """Resolve an unquoted scalar by the YAML 1.2 core schema, underscores in numbers allowed.
+    """Resolve an unquoted scalar by the YAML 1.2 core schema, with underscores allowed in numbers.
 
     :raises ValueError: for a number that is malformed, or has more digits than Python prints
     """
@@ -134,14 +142,14 @@ def load_yaml_text(text: str, file: str) -> YamlDocument:
     try:
         root = _composed(text, file)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         what = " ".join(part for part in (error.context, error.problem) if part)
+        begun = error.context_mark is not None and any(of in what for of in _UNFINISHED)
+        mark = error.context_mark if begun else error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         lines = text.split("\n")
         wrong = lines[line - 1] if 0 < line <= len(lines) else ""
-        raise SpecError(
-            Problem(file, line, column, f"not valid YAML: {what}", _yaml_hint(what, wrong))
-        ) from error
+        hint = _yaml_hint(what, wrong, column - 1)
+        raise SpecError(Problem(file, line, column, f"not valid YAML: {what}", hint)) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise SpecError(Problem(file, 0, 0, f"not valid YAML: {error}")) from error
     if root is None:
@@ -167,7 +175,9 @@ class _Node:
 
 
 def _composed(text: str, file: str) -> _Node | None:
-    """Return the root node of a document, None if it is empty; aliases are the nodes that they name."""
+    """Return the root node of a document, None if it is empty; aliases are replaced by the nodes to which they
+    refer.
+    """
     root: _Node | None = None
     open_nodes: list[_Node] = []
     anchors: dict[str, _Node] = {}
@@ -224,18 +234,41 @@ def load_yaml_file(path: Path | str) -> YamlDocument:
     return load_yaml_text(text, str(path))
 
 
-def _yaml_hint(what: str, line: str) -> str:
+_UNFINISHED: Final = ("simple key", "quoted scalar", "flow mapping", "flow sequence")
+"""What PyYAML finds wrong where something else begins: the error is where it began."""
+
+
+def _yaml_hint(what: str, line: str, column: int) -> str:
+    """Return what to write instead.
+
+    :param line: the line of the error
+    :param column: its column in it, from 0
+    """
     if "\\t" in what or "tab" in what or "\t" in line[: len(line) - len(line.lstrip())]:
         return "indent with spaces"
-    if "mapping values are not allowed" in what:
-        return "quote values that contain ': '"
-    if "flow" in what or "unhashable" in what:
+    if "{{" in line and "quoted scalar" not in what:
         return 'quote expressions: "{{ … }}"'
+    if "mapping values are not allowed" in what:
+        if ":" in line[:column]:
+            return "quote values that contain ': '"
+        return (
+            "indent the keys of one section equally; the line above must end with ':' if it begins a section"
+        )
+    if "simple key" in what:
+        return "write key: value, with a space after the colon"
+    if "quoted scalar" in what:
+        return "close the quote"
+    if "flow mapping" in what or "flow sequence" in what:
+        return "close the bracket, and separate the items with commas"
+    if "cannot start any token" in what:
+        return "quote the value"
+    if "block mapping" in what:
+        return "indent the keys of one section equally, and quote a value as a whole"
     return ""
 
 
 class _Construction:
-    """Turns nodes into plain values, noting where each stands."""
+    """Constructor of plain values from nodes, which records the position of each."""
 
     def __init__(self, document: YamlDocument) -> None:
         self.document = document
@@ -259,7 +292,7 @@ class _Construction:
         if node.kind == "scalar":
             return self._scalar(node) if node.plain else node.text
         if node in self.within:
-            raise SpecError(self._problem(node, "an alias stands within what it names"))
+            raise SpecError(self._problem(node, "an alias is inside the node to which it refers"))
         if len(self.within) >= MAX_DEPTH:
             raise SpecError(self._problem(node, f"more than {MAX_DEPTH} levels of nesting"))
         self.within.append(node)
@@ -291,7 +324,7 @@ class _Construction:
         return {**merged, **result} if merged else result
 
     def _merged(self, node: _Node, path: KeyPath) -> dict[str, Any]:
-        """Return the entries that a ``<<`` merge key brings in; earlier mappings of a list win (YAML merge type)."""
+        """Return the entries of a ``<<`` merge key; earlier mappings of a list have precedence (YAML merge type)."""
         entries: dict[str, Any] = {}
         for item in reversed(node.items if node.kind == "sequence" else [node]):
             value = self.value(item, path)

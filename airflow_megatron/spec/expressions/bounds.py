@@ -1,9 +1,9 @@
-"""Bounds on what the expressions of one spec may cost: work, and the size of what they make.
+"""Bounds on the work of the expressions of one spec, and on the size of their results.
 
-Expressions of all languages run in the process that reads the spec, so one that takes for ever, or fills the memory,
-harms everybody. Sizes are measured before something is made. Work is counted, not timed, so that a spec that was good
-once is good on a busy machine too: a step for each value that a function goes through. The allowance grows with the
-number of evaluations: a large sweep has many cheap ones, a bomb a few dear ones.
+Expressions of all languages run in the process that reads the spec, so an endless expression, or one that fills the
+memory, would affect all users. Sizes are checked before a result is created. Work is counted, not timed, so that a
+valid spec stays valid on a busy machine: each value that a function processes is a step. The limit grows with the
+number of evaluations, because a large sweep has many cheap evaluations, and an attack a few expensive ones.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import Any, Final
 from airflow_megatron.errors import AirflowMegatronError
 
 MAX_STEPS: Final = 20_000_000
-"""Steps of all expressions of a spec, some two seconds of processor time."""
+"""Maximum number of steps of all expressions of a spec, about two seconds of processor time."""
 STEPS_EACH: Final = 500
-"""Further steps for each evaluation."""
+"""Additional steps for each evaluation."""
+STEPS_OF_A_PART: Final = 5
+"""Steps for each part of an expression; an operator takes about 2 µs, a constant or a name less than 0.1 µs."""
 _SCALARS: Final = frozenset({int, float, bool, type(None)})
 
 
 class TooMuchWorkError(AirflowMegatronError, ValueError):
-    """Expressions that take too many steps."""
+    """The expressions take too many steps."""
 
 
 class _Account:
-    """What the expressions of the spec that this process reads have cost, and may cost."""
+    """The used and permitted work for expressions of the current spec of this process."""
 
     steps = 0
     allowed = MAX_STEPS
@@ -34,39 +36,56 @@ _account = _Account()
 
 
 def begin_spec() -> None:
-    """Start a new account: another spec is read."""
+    """Reset the account for another spec."""
     _account.steps, _account.allowed = 0, MAX_STEPS
 
 
-def begin_evaluation() -> None:
-    """Count an evaluation."""
+def begin_evaluation(size: int = 0) -> None:
+    """Count an evaluation.
+
+    :param size: parts of the expression: names, constants, operators
+    :raises TooMuchWorkError: if the spec has used up its steps
+    """
     _account.allowed += STEPS_EACH
+    _charge_steps(STEPS_OF_A_PART * size)
 
 
-def charge(*values: Any) -> None:
-    """Count the work of going through values.
+def charge_parts(count: int) -> None:
+    """Count the work of evaluating parts of an expression, whatever values they have.
 
     :raises TooMuchWorkError: if the spec has used up its steps
     """
-    steps = 1
+    _charge_steps(STEPS_OF_A_PART * count)
+
+
+def charge(*values: Any) -> None:
+    """Count the work of processing values.
+
+    :raises TooMuchWorkError: if the spec has used all its steps
+    """
+    steps = 1 + STEPS_OF_A_PART * len(values)
     for value in values:
         if isinstance(value, str):
             steps += len(value) // 16
-        elif isinstance(value, list | tuple | dict | set):
+        elif isinstance(value, list | tuple | dict | set | frozenset):
             items, text = nested_size(value, MAX_STEPS, MAX_STEPS)
             steps += items + text // 16
+    _charge_steps(steps)
+
+
+def _charge_steps(steps: int) -> None:
     _account.steps += steps
     if _account.steps > _account.allowed:
         raise TooMuchWorkError("the expressions of this file take too much time together")
 
 
 def nested_size(value: Any, most_items: int, most_text: int) -> tuple[int, int]:
-    """Return how many items and characters are in nested lists and mappings, each as often as it is referred to.
+    """Return the number of items and characters in nested lists and mappings, counting each reference.
 
-    Counting ends soon after one of the bounds is passed.
+    Counting ends soon after a bound is exceeded.
 
-    :param most_items: of all lists and mappings together
-    :param most_text: of all texts together
+    :param most_items: bound on the items of all lists and mappings
+    :param most_text: bound on the characters of all texts
     """
     items, text = 0, 0
     pending = [value]

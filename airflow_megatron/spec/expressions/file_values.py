@@ -1,7 +1,7 @@
 """Values that an earlier job of the sweep writes, read when the job that needs them starts.
 
-Such a value stands as ``@file:<absolute path>`` wherever the value itself would: as an argument's value and in a
-command's words. The job script reads the file's first line in its place, and ends when it is not there.
+Its placeholder is ``@file:<absolute path>``, as an argument's value and in a command's words. The job script replaces
+it with the file's first line, and fails if the file does not exist.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ FILE_PREFIX: Final = "@file:"
 
 
 def file_value(path: str) -> str:
-    """Return what stands for the content of a file on the cluster.
+    """Return the placeholder for the content of a file on the cluster.
 
     :param path: absolute path of a file whose first line is the value
     :raises ValueError: if the path is not absolute
@@ -23,7 +23,7 @@ def file_value(path: str) -> str:
 
 
 def path_of(value: object) -> str | None:
-    """Return the path of the file that a value is read from, None for a value that stands for itself."""
+    """Return the path in a placeholder, None for any other value."""
     return (
         value.removeprefix(FILE_PREFIX) if isinstance(value, str) and value.startswith(FILE_PREFIX) else None
     )

@@ -1,7 +1,7 @@
 """Functions of expressions in sweep specs: arithmetic, and rules of thumb of Megatron training runs.
 
-All sizes are counts (tokens, iterations, parameters), all batch sizes are in sequences. A tokens argument may be
-written as people write it, ``2B`` or ``100_000_000``.
+All sizes are counts (tokens, iterations, parameters), all batch sizes are in sequences. A tokens argument may be a
+quantity such as ``2B`` or ``100_000_000``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def round_down(value: int, multiple: int) -> int:
 
 
 def bounded_round(value: float, digits: int | None = None) -> int | float:
-    """Return Python's ``round``; more digits than a float has are refused, as they can cost any amount of time."""
+    """Return Python's ``round``; refuse more digits than a float has, which could take any amount of time."""
     if digits is not None and abs(digits) > 400:
         raise ValueError(f"round takes at most 400 digits, not {digits}")
     return round(value, digits)
@@ -45,12 +45,12 @@ def iterations(tokens: int | str, seq_length: int, global_batch_size: int) -> in
 
 
 def tokens_in(iterations: int, seq_length: int, global_batch_size: int) -> int:
-    """Return the tokens that so many iterations consume."""
+    """Return the tokens that a number of iterations consumes."""
     return iterations * seq_length * global_batch_size
 
 
 def warmup_for_fraction(train_iters: int, fraction: float = 0.01, at_most: int | None = None) -> int:
-    """Return warm-up iterations as a fraction of the run, as ``--lr-warmup-fraction`` means it (of the decay steps).
+    """Return warm-up iterations as a fraction of the run, like ``--lr-warmup-fraction`` (of the decay steps).
 
     :param at_most: upper bound on the result
     """
@@ -59,7 +59,7 @@ def warmup_for_fraction(train_iters: int, fraction: float = 0.01, at_most: int |
 
 
 def warmup_for_tokens(tokens: int | str, seq_length: int, global_batch_size: int) -> int:
-    """Return warm-up iterations within ``tokens`` tokens, rounded down, one at least."""
+    """Return warm-up iterations within ``tokens`` tokens, rounded down, at least one."""
     return max(1, parse_quantity(tokens) // (seq_length * global_batch_size))
 
 
@@ -105,11 +105,11 @@ def gpt_parameters(
 ) -> int:
     """Return the exact number of parameters of Megatron's GPT model without experts.
 
-    Counted as ``megatron/core/models/gpt/gpt_model.py`` (core_v0.16.1) builds it.
+    Source: ``megatron/core/models/gpt/gpt_model.py`` (core_v0.16.1).
 
     :param vocab_size: after padding, see :func:`padded_vocab`
-    :param ffn_hidden_size: default as Megatron's, see :func:`ffn_size`
-    :param num_query_groups: of grouped-query attention; default one for each head
+    :param ffn_hidden_size: default: Megatron's, see :func:`ffn_size`
+    :param num_query_groups: query groups of grouped-query attention; default: one per head
     :param kv_channels: size of a head; default hidden_size / num_attention_heads
     :param bias: False with ``--disable-bias-linear``
     :param rms_norm: RMSNorm has a weight only, LayerNorm weight and bias
@@ -162,7 +162,7 @@ def small_init_std(hidden_size: int) -> float:
 
 
 def output_init_std(std: float, num_layers: int) -> float:
-    """Return std / sqrt(2 · layers), what Megatron initialises the layers that write to the residual stream with.
+    """Return std / sqrt(2 · layers), the standard deviation for layers that write to the residual stream.
 
     ``megatron/core/utils.py``, ``scaled_init_method_normal``; after Radford et al. 2019 (GPT-2), §2.3.
     """
@@ -170,15 +170,15 @@ def output_init_std(std: float, num_layers: int) -> float:
 
 
 MAX_DIGITS: Final = 4096
-"""Bits of a whole number that a function takes."""
+"""Maximum number of bits of a whole number in arguments of functions."""
 MAX_QUANTITY: Final = 100
-"""Characters of a text that stands for a number, ``100M``."""
+"""Maximum number of characters of a quantity, such as ``100M``."""
 
 
 def of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an arithmetic function that refuses all but numbers, and quantities such as ``2B``.
+    """Return an arithmetic function that accepts only numbers, and quantities such as ``2B``.
 
-    ``*`` on a text or a list would repeat it, as often as the spec says.
+    ``*`` on a text or a list would repeat it any number of times.
     """
 
     @functools.wraps(function)

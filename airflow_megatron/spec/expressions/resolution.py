@@ -2,7 +2,7 @@
 
 A value that is one whole expression, ``"{{ nodes * gpus_per_node }}"``, keeps the type of its result; an expression
 inside text, ``"lr{{ lr }}"``, becomes text. Undefined names are errors, and so are reference cycles, shown as a chain.
-What expressions can call is in :mod:`airflow_megatron.spec.expressions.functions`, what bounds them in
+The functions for expressions are in :mod:`airflow_megatron.spec.expressions.functions`, their bounds in
 :mod:`airflow_megatron.spec.expressions.sandbox`.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 import jinja2.meta
@@ -29,17 +29,48 @@ from airflow_megatron.spec.expressions.sandbox import (
     checked_value,
     environment,
     joined,
+    size_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 MAX_CHAIN = 100
-"""How many values may stand between a value and the last one that it depends on."""
+"""Maximum length of a chain of references between values."""
 
 
 class ExpressionError(AirflowMegatronError, ValueError):
-    """An expression that cannot be parsed or evaluated; the message says which and why."""
+    """An expression that cannot be parsed or evaluated, or gives an unusable value; the message says which and why.
+
+    :ivar keys: place of the value below the section that is evaluated, as far as it is known
+    :ivar parameter: name of the parameter whose value is wrong, if that is known instead
+    :ivar stage: stage of this parameter, if it is not the one that is evaluated
+    """
+
+    keys: tuple[str | int, ...] = ()
+    parameter: str = ""
+    stage: str = ""
+
+
+class _Within:
+    """Context of :func:`within`; a class, because a generator takes three times as long, and each job has several."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: tuple[str | int, ...]) -> None:
+        self.keys = keys
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ExpressionError):
+            error.keys = (*self.keys, *error.keys)
+
+
+def within(*keys: str | int) -> _Within:
+    """Return a context that notes for an error raised in it that the value is below these keys."""
+    return _Within(keys)
 
 
 # without whitespace control ("{{-"), which only matters inside text
@@ -51,8 +82,8 @@ def script_environment(
 ) -> jinja2.Environment:
     """Return the sandboxed environment for script templates (undefined names are errors).
 
-    :param templates: their folder, which need not hold those that come with the package, or name → text
-    :param others: asked for what is not in the folder
+    :param templates: their folder, in addition to those of the package, or name → text
+    :param others: loader for templates that are not in the folder
     """
     loader: jinja2.BaseLoader = (
         jinja2.ChoiceLoader([jinja2.FileSystemLoader([templates, shipped("sbatch")]), *others])
@@ -70,10 +101,10 @@ def script_environment(
 
 
 class Expression:
-    """A template string, parsed; it is compiled when it is first evaluated, as many are only looked at.
+    """A parsed template string; it is compiled when first evaluated, because many are only inspected.
 
     :param source: the text as written
-    :param tree: what it was parsed to
+    :param tree: its syntax tree
     """
 
     def __init__(self, source: str, tree: jinja2.nodes.Template) -> None:
@@ -81,30 +112,44 @@ class Expression:
         self.tree = tree
         self.names = frozenset(jinja2.meta.find_undeclared_variables(tree))
         """The variables that it reads."""
+        self.size = size_of(tree)
+        """Its parts, those in loops once."""
 
     @functools.cached_property
     def evaluate(self) -> Callable[[Mapping[str, Any]], Any]:
-        """Give the value for a mapping of (at least) the variables."""
+        """Return the value for a mapping of (at least) the variables."""
         if _is_one_expression(self.tree) and _PLAIN_EXPRESSION(self.source):
             return _native(self.tree.body[0].nodes[0])  # type: ignore[attr-defined]
         return _text(self.tree)
 
 
 def is_template(value: object) -> bool:
-    """Return whether ``value`` is a string that holds an expression."""
+    """Return whether ``value`` is a string with an expression."""
     return isinstance(value, str) and ("{{" in value or "{%" in value or "{#" in value)
+
+
+_OPERATORS: Final = {
+    "got '='": "write == to compare",
+    "char '&'": "write and",
+    "got '|'": "write or",
+    "char '!'": "write not",
+    "char '?'": "write a if condition else b",
+}
+"""What Jinja2 says of operators of other languages → what to write."""
 
 
 @functools.lru_cache(maxsize=4096)
 def compile_expression(source: str) -> Expression:
-    """Compile a template string once; later calls with the same text are answered from memory.
+    """Compile a template string; results are cached.
 
-    :raises ExpressionError: on a syntax error, or when it does more than an expression may
+    :raises ExpressionError: on a syntax error, or for a construct that expressions may not use
     """
     try:
         return Expression(source, checked_template(source))
     except jinja2.TemplateError as error:
-        raise ExpressionError(f"{_shown(source)} is not a valid expression: {error.message}") from error
+        message = error.message or ""
+        hint = next((f"; {hint}" for wrong, hint in _OPERATORS.items() if wrong in message), "")
+        raise ExpressionError(f"{_shown(source)} is not a valid expression: {message}{hint}") from error
     except (RecursionError, ValueError) as error:
         raise ExpressionError(f"{_shown(source)} is not a valid expression: {error}") from error
 
@@ -123,7 +168,7 @@ def _is_one_expression(tree: jinja2.nodes.Template) -> bool:
 
 
 def _native(expression: jinja2.nodes.Expr) -> Callable[[Mapping[str, Any]], Any]:
-    """Compile an expression to a function that returns its value, not its text."""
+    """Compile an expression to a function that returns its value instead of its text."""
     env = environment()
     target = jinja2.nodes.Name("result", "store", lineno=1)
     tree = jinja2.nodes.Template([jinja2.nodes.Assign(target, expression, lineno=1)], lineno=1)
@@ -150,7 +195,7 @@ def _text(tree: jinja2.nodes.Template) -> Callable[[Mapping[str, Any]], Any]:
 def evaluate(source: str, names: Mapping[str, Any], later: Iterable[str] = ()) -> Any:
     """Evaluate one template string.
 
-    :param later: names that could have been used and have no value yet; a hint for an undefined name includes them
+    :param later: names without a value yet, which the hint for an undefined name includes
     :raises ExpressionError: on a syntax error, an undefined name, a failing operation or a result that is too large
     """
     expression = compile_expression(source)
@@ -161,8 +206,8 @@ def evaluate(source: str, names: Mapping[str, Any], later: Iterable[str] = ()) -
             raise ExpressionError(
                 f"{_shown(source)} uses {unknown[0]!r}, which is not defined{'; ' + hint if hint else ''}"
             )
-    begin_evaluation()
     try:
+        begin_evaluation(expression.size)
         return expression.evaluate(names)
     except jinja2.UndefinedError as error:
         raise ExpressionError(f"{_shown(source)}: {error.message}") from error
@@ -178,12 +223,12 @@ _FAILURES = (
     *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
     *(RecursionError, SyntaxError, MemoryError),
 )
-"""What operations on values of the wrong kind or size raise, those inside Jinja2's filters too; the last ones come from
-compiling an expression that is nested too deeply."""
+"""Exceptions of operations on values of a wrong type or size, including those in Jinja2's filters; the last ones are
+raised by the compilation of an expression that is nested too deeply."""
 
 
 def evaluate_tree(value: Any, names: Mapping[str, Any], later: Iterable[str] = ()) -> Any:
-    """Evaluate every template string inside nested dicts and lists; other values are returned as they are.
+    """Evaluate every template string inside nested dicts and lists; other values are returned unchanged.
 
     :param later: as for :func:`evaluate`
     """
@@ -236,9 +281,9 @@ def resolve(
 ) -> dict[str, Any]:
     """Resolve a set of named values that may refer to each other in any order.
 
-    :param raw: name → value, possibly holding template strings
-    :param given: names that are known already (they do not hide names of ``raw``)
-    :param wanted: resolve these names, and what they need, only; all when left out
+    :param raw: name → value, which may contain template strings
+    :param given: names that are already known (they do not hide names of ``raw``)
+    :param wanted: resolve only these names and their dependencies; default: all
     :return: every resolved name of ``raw`` with its value
     :raises ExpressionError: on an undefined name, a failing expression or a cycle (the chain is shown)
     """
@@ -250,7 +295,7 @@ def resolve(
 
 
 class _Resolution:
-    """One call of :func:`resolve`; no closure, as that would be a cycle for the collector at each point of a sweep."""
+    """One call of :func:`resolve`; not a closure, which would leave a reference cycle at each point of a sweep."""
 
     __slots__ = ("chain", "done", "raw", "scope")
 
@@ -261,7 +306,7 @@ class _Resolution:
         self.chain: list[str] = []
 
     def visit(self, name: str) -> None:
-        """Resolve a name of ``raw``, after those that it needs."""
+        """Resolve a name of ``raw``, after its dependencies."""
         if name in self.done:
             return
         value, chain = self.raw[name], self.chain
@@ -276,7 +321,9 @@ class _Resolution:
                 if len(circle) == 2
                 else "write the value of one of them"
             )
-            raise ExpressionError(f"reference cycle: {' → '.join(circle)} ({hint})")
+            error = ExpressionError(f"reference cycle: {' → '.join(circle)} ({hint})")
+            error.parameter = name
+            raise error
         if len(chain) >= MAX_CHAIN:
             raise ExpressionError(f"{chain[0]}: more than {MAX_CHAIN} values in a chain of references")
         chain.append(name)

@@ -1,8 +1,7 @@
-"""The Jinja2 environment of spec expressions: no way to code, and bounds on time and memory.
+"""The Jinja2 environment of spec expressions: no access to Python code, and bounds on time and memory.
 
-Jinja2's own sandbox keeps expressions from reaching Python's internals, but not from ``10**10**10``,
-``'x' * 10**10`` or loops within loops. Here everything that is not known to be harmless is refused: statements, nodes,
-filters and methods by list; what can grow is measured before it does.
+Jinja2's sandbox prevents access to Python's internals, but not ``10**10**10``, ``'x' * 10**10`` or nested loops. This
+environment permits only listed statements, nodes, filters and methods, and checks sizes before a result is created.
 """
 
 from __future__ import annotations
@@ -23,19 +22,20 @@ from jinja2.utils import missing
 from jinja2.visitor import NodeTransformer
 
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.spec.expressions.bounds import charge, nested_size
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.expressions.bounds import charge, charge_parts, nested_size
 from airflow_megatron.spec.expressions.functions import FUNCTIONS, bounded_round
 
 MAX_SOURCE: Final = 20_000
-"""Characters of one template string."""
+"""Maximum number of characters of one template string."""
 MAX_TEXT: Final = 100_000
-"""Characters of a text that an expression makes."""
+"""Maximum number of characters of a text that an expression creates."""
 MAX_NESTED_TEXT: Final = 1_000_000
-"""Characters of all texts in a list that an expression makes."""
+"""Maximum number of characters of all texts in a list that an expression creates."""
 MAX_ITEMS: Final = 10_000
-"""Items of a list that an expression makes, at any depth, and rounds of a loop."""
+"""Maximum number of items, at any depth, of a list that an expression creates, and of rounds of a loop."""
 MAX_BITS: Final = 4096
-"""Size of a whole number that an expression makes."""
+"""Maximum number of bits of a whole number that an expression creates."""
 
 _NODES: Final = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign),
@@ -65,7 +65,7 @@ _LOOP: Final = frozenset(
 
 
 class SizeError(AirflowMegatronError, ValueError):
-    """An expression whose result would be too large."""
+    """The result of an expression would be too large."""
 
 
 def _text(length: int) -> None:
@@ -92,16 +92,16 @@ def _size(sequence: object, times: int = 1) -> None:
 
 
 def _measured(value: Any) -> Any:
-    """Return a list or mapping that an expression writes down, measured with what it refers to."""
+    """Return a list or mapping literal of an expression after checking its size, including referenced values."""
     _size(value)
     return value
 
 
 def checked_value(value: Any) -> Any:
-    """Return a value that an expression has made.
+    """Return the result of an expression after checking it.
 
     :raises SizeError: if it is too large
-    :raises TypeError: if it is not made of numbers, texts, lists and mappings
+    :raises TypeError: if it does not consist of numbers, texts, lists and mappings
     """
     kind = type(value)
     if kind is float or kind is bool or value is None:
@@ -192,10 +192,15 @@ def _concatenate(*values: object) -> str:
     return _join("", values)
 
 
-def _loop_items(values: Any) -> list[Any]:
+def _loop_items(values: Any, size: int) -> list[Any]:
+    """Return the items of a loop, when the work of going through them is counted.
+
+    :param size: parts of the loop's body
+    """
     items = list(values)
     _items(len(items))
     charge(items)
+    charge_parts(size * len(items))
     return items
 
 
@@ -270,7 +275,7 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def _charged(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter whose work is counted before it is done."""
+    """Return a filter that counts its work before it runs."""
 
     @functools.wraps(function)
     def charged(*args: Any, **kwargs: Any) -> Any:
@@ -290,7 +295,7 @@ _CALLABLE: Final = frozenset(FUNCTIONS.values())
 
 
 class _Scope(Context):
-    """The names of one evaluation: those given, then the functions. Nothing is copied."""
+    """The names of one evaluation: the given ones, then the functions, without a copy."""
 
     def __init__(
         self, environment: jinja2.Environment, names: Mapping[str, Any], settings: EvalContext
@@ -311,23 +316,54 @@ class _Scope(Context):
         return FUNCTIONS.get(key, missing) if value is missing else value
 
 
+class _Missing(jinja2.StrictUndefined):
+    """A value that is not there; its message names a similar key of the mapping that lacks it."""
+
+    __slots__ = ()
+
+    @property
+    def _undefined_message(self) -> str:
+        value, name = self._undefined_obj, self._undefined_name
+        if value is missing:
+            return str(super()._undefined_message)
+        if isinstance(value, dict):
+            near = did_you_mean(str(name), map(str, value))
+            return f"there is no entry {name!r}" + (f"; {near}" if near else "")
+        if isinstance(value, list | tuple) and isinstance(name, int):
+            return f"there is no item {name}: the list has {len(value)}, from 0 on"
+        return f"{_kind(value)} has no entry {name!r}"
+
+
+def _kind(value: Any) -> str:
+    kinds = {
+        str: "a text",
+        list: "a list",
+        tuple: "a list",
+        type(None): "nothing (null)",
+        bool: "a truth value",
+    }
+    return kinds.get(
+        type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}"
+    )
+
+
 class SpecEnvironment(ImmutableSandboxedEnvironment):
     """Jinja2 with the nodes, filters, methods and functions above, and nothing else."""
 
     intercepted_binops = frozenset(_OPERATORS)
 
     def __init__(self) -> None:
-        super().__init__(undefined=jinja2.StrictUndefined, autoescape=False, optimized=False)
+        super().__init__(undefined=_Missing, autoescape=False, optimized=False)
         self.globals.clear()
         self.filters = {name: _charged(function) for name, function in _FILTERS.items()}
         self.settings = EvalContext(self)
 
     def scope(self, names: Mapping[str, Any]) -> Context:
-        """Return what a compiled template reads its names from."""
+        """Return the mapping from which a compiled template reads its names."""
         return _Scope(self, names, self.settings)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Apply an operator whose result can be large."""
+        """Apply an operator whose result may be large."""
         return _OPERATORS[operator](left, right)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -339,17 +375,21 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
             return functools.partial(method, obj)
         if isinstance(obj, LoopContext) and attribute in _LOOP:
             return getattr(obj, attribute)
-        return self.undefined(obj=obj, name=attribute)
+        return self._missing(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Return an item; never an attribute."""
         try:
             return obj[argument]
-        except (LookupError, TypeError):
-            return self.undefined(obj=obj, name=argument)
+        except (LookupError, TypeError, jinja2.UndefinedError):
+            return self._missing(obj, argument)
+
+    def _missing(self, obj: Any, name: Any) -> jinja2.Undefined:
+        """Return an undefined value; of a value that is undefined itself, that one, which an error is about."""
+        return obj if isinstance(obj, jinja2.Undefined) else self.undefined(obj=obj, name=name)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call one of the functions, or a method that :meth:`getattr` gave."""
+        """Call one of the functions, or a method from :meth:`getattr`."""
         if isinstance(__obj, jinja2.Undefined):
             __obj._fail_with_undefined_error()
         if isinstance(__obj, functools.partial) or (callable(__obj) and __obj in _CALLABLE):
@@ -360,14 +400,14 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
 
 @functools.cache
 def environment() -> SpecEnvironment:
-    """Return the environment that every expression of a spec runs in."""
+    """Return the environment of all expressions of specs."""
     return SpecEnvironment()
 
 
 def checked_template(source: str) -> nodes.Template:
-    """Parse a template string, refuse what is not allowed in it and put bounds around what can grow.
+    """Parse a template string, refuse constructs that are not allowed, and insert size checks.
 
-    :raises jinja2.TemplateError: if it is not a template, or does more than an expression may
+    :raises jinja2.TemplateError: if it is not a template, or uses a construct that is not allowed
     :raises SizeError: if it is too long or nested too deeply
     """
     if len(source) > MAX_SOURCE:
@@ -393,7 +433,7 @@ def _check_node(node: nodes.Node) -> None:
 
 
 class _Bounds(NodeTransformer):
-    """Routes ``~``, lists that are written down and the lists of loops through filters that measure them."""
+    """Transformer that passes ``~``, list literals and the lists of loops through filters that check their sizes."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         first, *rest = [self.visit(part) for part in node.nodes]
@@ -418,12 +458,18 @@ class _Bounds(NodeTransformer):
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        node.iter = nodes.Filter(node.iter, "loop_items", [], [], None, None, lineno=node.lineno)
+        size = nodes.Const(sum(map(size_of, node.body)) + (size_of(node.test) if node.test else 0))
+        node.iter = nodes.Filter(node.iter, "loop_items", [size], [], None, None, lineno=node.lineno)
         return node
 
 
+def size_of(node: nodes.Node) -> int:
+    """Return how many nodes a tree has."""
+    return 1 + sum(1 for _ in node.find_all(nodes.Node))
+
+
 def joined(chunks: Sequence[str] | Iterable[str]) -> str:
-    """Return the text that a compiled template yields, stopping as soon as it is too long."""
+    """Return the text of a compiled template; stop as soon as it is too long."""
     parts: list[str] = []
     length = 0
     for chunk in chunks:

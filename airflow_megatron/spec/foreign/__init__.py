@@ -1,5 +1,5 @@
-"""Base of foreign languages: sidecars, and the shape of a foreign sweep.
+"""Base of the dialects: the YAML of OmegaConf, sidecars, and the structure of a foreign sweep.
 
-Imports ``model`` and the packages below.
-The dialects use it; other layers do not.
+Imports ``native``, ``model`` and the packages below.
+The dialects use it; the plan and the checks read sidecars.
 """

@@ -9,6 +9,9 @@ from airflow_megatron.spec.model.schema import SweepSpecSection
 from airflow_megatron.spec.model.sweep import Sweep
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
     from airflow_megatron.spec.foreign.sidecar import Sidecar
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -20,14 +23,15 @@ if TYPE_CHECKING:
 RELEASE: Final[str] = SweepSpecSection.model_fields["release"].default
 TRAINER: Final[TrainerName] = "megatron_lm"
 """What the tools whose files are read here are made for; a sidecar can name another."""
+_OF_TRAININGS: Final = ("trainer", "release", "health")
 
 
 class ForeignSweep(Sweep):
     """A sweep in another tool's language.
 
-    :param name: of the sweep, unless the sidecar names it
-    :param document: the YAML behind it, for messages
-    :param settings: settings for Airflow, unless the sidecar says it
+    :param name: name of the sweep, unless the sidecar names it
+    :param document: its YAML document, for messages
+    :param settings: settings for Airflow, unless the sidecar sets them
     :param tree: its stages, parents first
     :param sidecar: the sidecar of the file
     """
@@ -45,21 +49,34 @@ class ForeignSweep(Sweep):
 
     @property
     def trainer(self) -> TrainerName:
-        """What its trainings run on."""
+        """The trainer of its trainings."""
         return self.sidecar.section.trainer or TRAINER
 
     @property
     def release(self) -> str:
-        """The Megatron release whose arguments they take."""
+        """The Megatron release that defines their arguments."""
         return self.sidecar.section.release or RELEASE
 
     def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs of one point, parents first.
 
-        :raises SpecError: if a value of the file is wrong
+        :raises SpecError: if a value of the file is invalid
         """
         return [self.sidecar.job(job, cluster) for job in self.own_jobs(point, cluster)]
 
+    def unused_settings(self, *more: str) -> Iterator[Problem]:
+        """Yield a warning about the keys of the sidecar that have no effect on this sweep.
+
+        :param more: further such keys
+        """
+        of_trainings = _OF_TRAININGS if all(stage.kind == "command" for stage in self.tree) else ()
+        unused = [key for key in (*of_trainings, *more) if self.sidecar.given.get(key) not in (None, "off")]
+        if unused:
+            yield self.sidecar.document.problem(
+                (unused[0],),
+                f"{', '.join(unused)}: no effect, since every job runs a script or command of the file's",
+            )
+
     @abstractmethod
     def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
-        """Return the jobs of one point from the file alone, without its sidecar."""
+        """Return the jobs of one point from the file, without its sidecar."""

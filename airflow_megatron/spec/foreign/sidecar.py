@@ -1,8 +1,8 @@
 """``<file>.airflow.yml``: the settings of a sweep that a file in another tool's language cannot express.
 
-AutoExperiment and oellm-autoexp have no words for a cluster profile, a restart policy, notifiers or limits. A sidecar
-beside such a file gives them, in the words of a native spec; ``--set`` gives the same for one command. A sidecar is no
-spec and is never loaded as one.
+AutoExperiment and oellm-autoexp have no keys for a cluster profile, a restart policy, notifiers or limits. A sidecar
+beside such a file sets them, with the keys of a native spec; ``--set`` does the same for one command. A sidecar is not
+a spec and is never loaded as one.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import SweepSettings
 
 SUFFIXES: Final = (".airflow.yml", ".airflow.yaml")
-NO_SPEC: Final = ("this is the sidecar of another file, no spec", "name the file that it stands beside")
-"""What is wrong with reading one as a spec, and what to do."""
+NO_SPEC: Final = ("this is the sidecar of another file, no spec", "name the file beside it")
+"""Message and hint for a sidecar that is loaded as a spec."""
 
 
 class SidecarSection(Strict):
-    """What a sidecar may give; each key as in a native spec."""
+    """The keys of a sidecar, with the same meaning as in a native spec."""
 
     name: Word | None = None
     description: str | None = None
@@ -69,7 +69,7 @@ class SidecarSection(Strict):
     trackers: list[TrackerSection] | None = None
     secrets: Secrets | None = None
     container: ContainerSection | Literal["profile"] | None = None
-    """Instead of the file's own; ``profile``: the cluster profile's."""
+    """Replacement of the file's value; ``profile``: that of the cluster profile."""
 
 
 _OF_SETTINGS: Final = frozenset(
@@ -82,7 +82,7 @@ class Sidecar:
     """The settings in the sidecar of a file, or set for one command.
 
     :param section: its content
-    :param document: the YAML behind it, for messages
+    :param document: its YAML document, for messages
     """
 
     section: SidecarSection
@@ -90,19 +90,19 @@ class Sidecar:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The keys that it gives, with their values."""
+        """The keys that it sets, with their values."""
         values = {name: getattr(self.section, name) for name in self.section.model_fields_set}
         return {name: value for name, value in values.items() if value is not None}
 
     def place_in(self, document: YamlDocument) -> None:
-        """Make messages about what the sidecar gives point at it, not at the file that it stands beside."""
+        """Give messages about the sidecar's values positions in the sidecar, not in the file beside it."""
         for path, position in self.document.positions.items():
             if path and path[0] in self.given:
                 document.positions[path] = position
                 document.files[path] = self.document.files.get(path, self.document.file)
 
     def settings(self, settings: SweepSettings) -> SweepSettings:
-        """Return the settings of a sweep with the sidecar's in their place."""
+        """Return the settings of a sweep, replaced by those of the sidecar."""
         changes: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in self.given.items()
@@ -115,9 +115,9 @@ class Sidecar:
     def job(self, job: Job, cluster: ClusterProfile) -> Job:
         """Return a job with the trainer, release, restart policy, health rules, limit and secrets given here.
 
-        A whole script of the user's own takes nothing from the cluster's profile, so none of its secrets either.
+        A complete script of the user does not use the cluster's profile, and gets none of its secrets.
 
-        :raises SpecError: if an expression in the place of a secret fails
+        :raises SpecError: if an expression for the path of a secret fails
         """
         given = self.given
         changes: dict[str, Any] = {name: given[name] for name in ("trainer", "release") if name in given}
@@ -151,7 +151,7 @@ class Sidecar:
 
 
 NO_SIDECAR: Final = Sidecar(SidecarSection(), YamlDocument("", {}))
-"""One that gives nothing."""
+"""An empty sidecar."""
 
 
 def is_sidecar(path: Path) -> bool:
@@ -159,12 +159,18 @@ def is_sidecar(path: Path) -> bool:
     return path.name.endswith(SUFFIXES)
 
 
-def sidecar_of(document: YamlDocument, settings: Iterable[str]) -> tuple[Sidecar, list[str]]:
-    """Return the sidecar of a file in another tool's language, and the settings that are for the file itself.
+def sidecar_owners(path: Path) -> tuple[str, ...]:
+    """Return the names of the files that a sidecar may stand beside, by its own name."""
+    name = next(path.name.removesuffix(suffix) for suffix in SUFFIXES if path.name.endswith(suffix))
+    return (name,) if name.endswith((".yaml", ".yml")) else (f"{name}.yaml", f"{name}.yml")
 
-    :param settings: ``key=value`` each: those whose first word is a key of a sidecar, and none of the file, are for the
+
+def sidecar_of(document: YamlDocument, settings: Iterable[str]) -> tuple[Sidecar, list[str]]:
+    """Return the sidecar of a file in another tool's language, and the settings for the file itself.
+
+    :param settings: ``key=value`` each; if the first word is a key of a sidecar, and not of the file, it is for the
         sidecar
-    :raises SpecError: if the sidecar is wrong, or there are two
+    :raises SpecError: if the sidecar is invalid, or there are two
     """
     own, of_file = [], []
     for setting in settings:
@@ -221,5 +227,5 @@ def _document(document: YamlDocument) -> YamlDocument:
 
 def _one(document: YamlDocument, names: Sequence[str]) -> None:
     if len(names) > 1:
-        message = f"{' and '.join(names)} both stand beside {Path(document.file).name}"
+        message = f"{' and '.join(names)} are both sidecars of {Path(document.file).name}"
         raise SpecError(Problem(document.file, 0, 0, message, f"keep {names[0]}"))

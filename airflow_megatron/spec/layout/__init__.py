@@ -1,5 +1,6 @@
-"""Layout of a sweep's files on the cluster: every path below ``run_root``, spelled once.
+"""Layout of a sweep's files on the cluster: the only code that builds paths below ``run_root``.
 
-Imports ``trust`` only. Everything else in this package takes paths and names of files from here; the shell
-scripts get them as variables (:mod:`airflow_megatron.slurm.remote.shell_files`).
+Imports ``trust``.
+All other packages take paths and file names from it; shell scripts get them as variables
+(:mod:`airflow_megatron.slurm.remote.shell_files`).
 """

@@ -1,4 +1,4 @@
-"""The directories of a sweep on the cluster, and what is in them.
+"""The directories of a sweep on the cluster, and their content.
 
 ::
 
@@ -46,6 +46,13 @@ SHARED_DATA_CACHE: Final = ".data_cache"
 """A point's name does not begin with a dot."""
 PREFETCHED: Final = ".prefetched"
 WANDB: Final = "wandb"
+RUN_FOLDERS: Final = frozenset(
+    {
+        *(JOBS, LOGS, CHECKPOINTS, CONVERTED, CONVERTED_MARKS, EVALUATIONS, RUNS),
+        *(LR_FINDER, TENSORBOARD, DATA_CACHE, WANDB),
+    }
+)
+"""Folders of a run directory, in which no other run directory may lie."""
 
 TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
 """Megatron's name (``get_checkpoint_tracker_filename`` of ``megatron/training/checkpointing.py``)."""
@@ -62,23 +69,24 @@ EXIT_RECORD: Final = "exit.json"
 JOB_SCRIPT: Final = "job.sbatch"
 JOB_ID_RECORD: Final = "jobid"
 CHAINED_RECORD: Final = "chained"
-"""Slurm name of an attempt that waits, or waited, in the queue for the one before to end."""
+"""Slurm name of an attempt that waits, or waited, in the queue for the end of the previous one."""
 BEGAN_AT_RECORD: Final = "began_at"
-"""Of a chained attempt that has started: the iteration that it began with."""
+"""File of a started chained attempt with its initial iteration."""
 AHEAD_RECORD: Final = "ahead"
-"""Of an attempt that was queued behind the stage before it (:mod:`airflow_megatron.slurm.submission.queue_ahead`)."""
+"""File of an attempt that was queued behind the previous stage
+(:mod:`airflow_megatron.slurm.submission.queue_ahead`)."""
 AHEAD_DECISION: Final = "ahead_decision"
 """Symbolic link whose target records the decision about such an attempt; the first process to create it decides."""
 WITHDRAWN: Final = "withdrawn"
-"""Mark of an attempt that must have no job any more."""
+"""Mark of an attempt that must not have a job."""
 RUN_FOLDER: Final = "run"
-"""What the job that runs an attempt keeps for itself."""
+"""Directory for files of the job that runs an attempt."""
 OWNER_RECORD: Final = f"{RUN_FOLDER}/job_id"
 """Id of the job that runs (or ran) the attempt, written by the job itself."""
 SECRETS: Final = "secrets"
 HOSTS: Final = "hosts"
 GPU_SAMPLES: Final = "gpus"
-"""A CSV file for each node."""
+"""Directory with a CSV file for each node."""
 
 _NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
 _RESULT_NAME = re.compile(r"iter_(\d{1,15})", re.ASCII)
@@ -97,13 +105,14 @@ class AttemptDir:
 
     @classmethod
     def from_path(cls, path: str) -> AttemptDir | None:
-        """Return the attempt that a directory is of, None if its name is not a number of an attempt."""
+        """Return the attempt of a directory, None if its name is not the number of an attempt."""
         stage_dir, _, number = path.rstrip("/").rpartition("/")
         return cls(stage_dir, int(number)) if _NUMBER.fullmatch(number) else None
 
     @classmethod
     def of(cls, path: str) -> AttemptDir:
-        """Return the attempt that a directory is of.
+        """Return the attempt of a directory.
+
 
         :raises ValueError: if it is not the directory of an attempt
         """
@@ -119,32 +128,32 @@ class AttemptDir:
 
     @property
     def script(self) -> str:
-        """What sbatch was given."""
+        """The script that was passed to sbatch."""
         return f"{self.path}/{JOB_SCRIPT}"
 
     @property
     def verdict(self) -> str:
-        """How the attempt ended."""
+        """Record of the verdict on the attempt."""
         return f"{self.path}/{VERDICT_RECORD}"
 
     @property
     def exit(self) -> str:
-        """How the job script ended."""
+        """Record of the end of the job script."""
         return exit_record_of(self.path)
 
     @property
     def owner(self) -> str:
-        """Id of the job that runs it."""
+        """File with the id of the job that runs it."""
         return owner_record_of(self.path)
 
     @property
     def withdrawn(self) -> str:
-        """Mark that it must have no job."""
+        """Mark that it must not have a job."""
         return f"{self.path}/{WITHDRAWN}"
 
     @property
     def hosts(self) -> str:
-        """The nodes of the job, for launchers that take a file of them."""
+        """File with the nodes of the job, for launchers that need one."""
         return f"{self.path}/{HOSTS}"
 
     @property
@@ -192,7 +201,7 @@ class StageDir:
         return AttemptDir(self.path.rstrip("/"), number)
 
 
-# plans of 100,000 points ask for these some million times: functions, which make no objects
+# plans of 100,000 points call these millions of times, so they are functions that create no objects
 
 
 def stage_dir_of(run_dir: str, stage: str) -> str:
@@ -212,9 +221,9 @@ def log_pattern_of(run_dir: str, stage: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """A run directory: of a training branch of a point, and of what is made of its checkpoints.
+    """A run directory: that of a training branch of a point, and of the outputs made from its checkpoints.
 
-    Where a method takes an iteration, ``{iteration}`` or ``*`` may stand for all.
+    Instead of an iteration, methods accept ``{iteration}`` or ``*`` for all iterations.
 
     :param run_dir: the directory
     """
@@ -267,12 +276,12 @@ class RunLayout:
 
     @property
     def made_of_checkpoints(self) -> tuple[str, ...]:
-        """The folders whose content is made again when the checkpoints are replaced."""
+        """The folders whose content must be created again after the checkpoints are replaced."""
         return tuple(f"{self.run_dir}/{name}" for name in (CONVERTED, CONVERTED_MARKS, EVALUATIONS))
 
     @property
     def runs_dir(self) -> str:
-        """What is made of several runs outside the sweep, a folder for each."""
+        """Directory for the outputs made from several runs outside the sweep, a folder for each."""
         return f"{self.run_dir}/{RUNS}"
 
     def of_run(self, run: str) -> RunLayout:
@@ -280,12 +289,12 @@ class RunLayout:
         return RunLayout(f"{self.runs_dir}/{run}")
 
     def runs_list(self, stage: str) -> str:
-        """Return the file in which a stage that works on several runs lists them when it has worked on all."""
+        """Return the file in which a stage that processes several runs lists them at its end."""
         return f"{self.runs_dir}/{stage}.json"
 
     @property
     def suggested_lr(self) -> str:
-        """What a search for a learning rate has found."""
+        """File with the result of a search for a learning rate."""
         return f"{self.run_dir}/{LR_FINDER}/suggested_lr"
 
     @property
@@ -317,7 +326,7 @@ class SweepLayout:
     def of(cls, run_root: str, sweep: str) -> SweepLayout:
         """Return the directory of a sweep on a cluster.
 
-        :param run_root: of the cluster's profile
+        :param run_root: ``run_root`` of the cluster's profile
         """
         return cls(f"{run_root.rstrip('/')}/{sweep}")
 
@@ -332,7 +341,7 @@ class SweepLayout:
 
     @property
     def prefetched_dir(self) -> str:
-        """What jobs without internet read: models, data sets, files; their ``HF_HOME``."""
+        """Models, data sets and files for jobs without internet; their ``HF_HOME``."""
         return f"{self.path}/{PREFETCHED}"
 
     def array(self, stage: str, token: str) -> str:
@@ -341,7 +350,7 @@ class SweepLayout:
 
 
 def submitting_dir(run_root: str) -> str:
-    """Return the directory in which those that submit to a cluster find each other."""
+    """Return the directory of announcements of the processes that submit to a cluster."""
     return f"{run_root.rstrip('/')}/{SUBMITTING}"
 
 
@@ -356,12 +365,12 @@ def tracker_of(checkpoint_dir: str) -> str:
 
 
 def result_dir(folder: str, iteration: int | str | None) -> str:
-    """Return what a folder of results holds of one checkpoint; the iteration is not padded."""
+    """Return the directory of one checkpoint in a folder of results; the iteration is not padded."""
     return f"{folder}/iter_{iteration}"
 
 
 def result_iteration(name: str) -> int | None:
-    """Return the iteration of a directory of results, None if its name is not of one."""
+    """Return the iteration of a directory of results, None if the name has none."""
     match = _RESULT_NAME.fullmatch(name)
     return int(match.group(1)) if match else None
 
@@ -376,8 +385,8 @@ class RecordPath:
     """A file below ``.jobs`` of a run directory.
 
     :param stage: name of the stage
-    :param number: of the attempt, None for a file of the stage itself
-    :param name: of the file, below the directory of the attempt or of the stage
+    :param number: number of the attempt, None for a file of the stage itself
+    :param name: path of the file below the directory of the attempt or of the stage
     """
 
     stage: str
@@ -386,7 +395,7 @@ class RecordPath:
 
     @classmethod
     def from_relative(cls, path: str) -> RecordPath | None:
-        """Return what a path below a run directory is, None for another file.
+        """Parse a path below a run directory; None for other files.
 
         :param path: without the run directory, ``.jobs/<stage>/…``
         """
@@ -403,8 +412,8 @@ class RecordPath:
 class EvaluationPath:
     """The results of an evaluation, in a run directory.
 
-    :param run: of a run outside the sweep: its name, else empty
-    :param iteration: of the checkpoint
+    :param run: name of the run outside the sweep, empty for a run of the sweep
+    :param iteration: iteration of the checkpoint
     """
 
     run: str
@@ -412,7 +421,7 @@ class EvaluationPath:
 
     @classmethod
     def from_relative(cls, path: str) -> EvaluationPath | None:
-        """Return what a path below a run directory is, None for another file."""
+        """Parse a path below a run directory; None for other files."""
         run = ""
         match path.split("/"):
             case [top, name, _] if top == EVALUATIONS:

@@ -6,7 +6,7 @@ from airflow_megatron.spec.trust.json_records import whole
 
 
 def tracked_iteration(tracker: str | None) -> int | None:
-    """Read the content of the tracker file.
+    """Parse the content of the tracker file.
 
     :param tracker: its text, or None if there is none.
     :returns: its iteration; None without a tracker, for ``release`` and for text that is not a number.

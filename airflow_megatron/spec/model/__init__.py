@@ -1,5 +1,5 @@
 """The model of a sweep in any language: Sweep, Point, Stage, Job, the stage tree, cluster profiles.
 
-Imports ``documents``, ``trust`` and ``expressions``.
-Others use all of it: it is what every layer above speaks of.
+Imports ``documents``, ``registry``, ``trust``, ``layout``, ``trackers`` and ``expressions``.
+All layers above use all of it.
 """

@@ -1,7 +1,7 @@
-"""Checkpoints that no job of the sweep makes: ``start: {from: PATH, iteration: N, mode: …}``.
+"""Checkpoints from outside the sweep: ``start: {from: PATH, iteration: N, mode: …}``.
 
 A training starts from one, a conversion converts it; an evaluation is given a Hugging Face model instead. A path with
-``*``, ``?`` or ``[…]`` names several directories, which are looked for on the cluster when the job runs.
+``*``, ``?`` or ``[…]`` names several directories, which are searched on the cluster when the job runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
 from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate_tree
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,17 +31,18 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class CheckpointSource:
-    """What a job starts from, or works on, and no job of its sweep makes.
+    """A checkpoint or model from outside the sweep that a job starts from or processes.
 
-    :param path: absolute directory on the cluster: Megatron's (or DeepSpeed's) checkpoint directory, which holds
-        ``latest_checkpointed_iteration.txt``; of an evaluation a Hugging Face model
-    :param iteration: of the checkpoint; None for the newest one that a training finds, and for each that an
+    :param path: absolute directory on the cluster: Megatron's (or DeepSpeed's) checkpoint directory, which contains
+        ``latest_checkpointed_iteration.txt``; for an evaluation, a Hugging Face model
+    :param iteration: iteration of the checkpoint; None for the newest one that a training finds, and for each that an
         ``each_checkpoint`` stage finds
-    :param mode: of a training: ``continue`` its iterations, optimizer and data, or ``finetune``: take the weights alone
-    :param is_pattern: the path stands for all directories that match it
-    :param from_iteration: of a pattern, of which each checkpoint is worked on: the first one wanted; None for one
+    :param mode: for a training: ``continue`` its iterations, optimizer and data, or ``finetune``: load only the
+        weights
+    :param is_pattern: whether the path is a pattern for several directories
+    :param from_iteration: for a pattern of which each checkpoint is processed: the first iteration; None for one
         checkpoint of each directory
-    :param spacing: least iterations between two of those
+    :param spacing: minimum number of iterations between two of those
     """
 
     path: str
@@ -52,7 +54,7 @@ class CheckpointSource:
 
     @property
     def inputs(self) -> tuple[Any, ...]:
-        """What a job's digest knows of it."""
+        """Its part of a job's digest."""
         of_pattern = (self.from_iteration, self.spacing) if self.is_pattern else ()
         return (self.path, self.iteration, self.mode, *of_pattern)
 
@@ -62,17 +64,17 @@ class CheckpointSource:
 
 
 def is_pattern(path: str) -> bool:
-    """Return whether a path holds wildcards; ``[*]``, ``[?]`` and ``[[]`` are the characters themselves."""
+    """Return whether a path contains wildcards; ``[*]``, ``[?]`` and ``[[]`` are literal characters."""
     return _WILDCARD.search(_LITERAL.sub("", path)) is not None
 
 
 def escaped(path: str) -> str:
-    """Return a pattern that matches one path alone."""
+    """Return a pattern that matches only one path."""
     return re.sub(r"[*?[]", lambda character: f"[{character[0]}]", path)
 
 
 def resolved_source(start: StartSection, kind: StageKindName, names: Mapping[str, Any]) -> CheckpointSource:
-    """Return what ``start.from`` names, with every expression evaluated.
+    """Return the source in ``start.from``, with every expression evaluated.
 
     A path that ends in the directory of an iteration names that iteration.
 
@@ -127,7 +129,7 @@ def _check_pattern(path: str, kind: StageKindName) -> None:
 def _path(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ExpressionError(
-            f"start.from is {value!r}; write the absolute path of a directory on the cluster"
+            f"start.from is {shown_value(value)}; write the absolute path of a directory on the cluster"
         )
     if _CONTROL.search(value):
         raise ExpressionError(f"start.from {value!r} holds a control character")

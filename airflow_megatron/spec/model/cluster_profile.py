@@ -44,15 +44,15 @@ class ClusterProfile(ClusterSection):
         return self.partitions.get(name or "", _UNDESCRIBED_PARTITION)
 
     def trainer(self, name: TrainerName) -> TrainerSection:
-        """Return what the profile says of a trainer."""
+        """Return the section of a trainer in the profile."""
         return self.trainers.get(name, _UNDESCRIBED_TRAINER)
 
     def python_of(self, trainer: TrainerName) -> str:
-        """Return the Python that a trainer runs in."""
+        """Return the Python interpreter of a trainer."""
         return self.trainer(trainer).python or self.python
 
     def launcher_of(self, trainer: TrainerName) -> str:
-        """Return how several processes of a trainer start."""
+        """Return the launcher of a trainer for several processes."""
         return self.trainer(trainer).launcher or self.launcher
 
 
@@ -62,24 +62,24 @@ def cluster_names(directory: Path | None = None) -> list[str]:
 
 
 def profile_path(name: str) -> str:
-    """Return where a profile lies or would lie: relative to the project where it is within it."""
+    """Return the path of an existing or possible profile, relative to the project if it is inside."""
     path, root = clusters_dir() / f"{name}.yaml", project_root()
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
 def is_cluster_name(name: str) -> bool:
-    """Return whether a word can name a profile: it becomes part of a path."""
+    """Return whether a word is a valid name of a profile, which becomes part of a path."""
     return _NAME.fullmatch(name) is not None
 
 
 def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
     """Load a cluster profile.
 
-    Its expressions may use ``project_root``, ``local_dir``, ``job_programs`` (the programs of jobs that came with the
-    package) and ``env`` (the environment variables that
+    Its expressions may use ``project_root``, ``local_dir``, ``job_programs`` (the programs of jobs in the package) and
+    ``env`` (the environment variables that
     :mod:`airflow_megatron.spec.trust.permitted_variables` permits).
 
-    :raises SpecError: if there is no such profile, or it is invalid
+    :raises SpecError: if the profile does not exist or is invalid
     """
     directory = directory or clusters_dir()
     if not is_cluster_name(name):
@@ -149,7 +149,7 @@ def _evaluated(document: YamlDocument, names: dict[str, Any]) -> Any:
             data[key] = evaluate_tree(value, names)
         except ExpressionError as error:
             missing = [name for name in read if name not in permitted]
-            unset = [name for name in missing if f"has no attribute {name!r}" in str(error)]
+            unset = [name for name in missing if f"there is no entry {name!r}" in str(error)]
             message = f"the environment variable {unset[0]} is not set" if unset else str(error)
             hint = f"export {unset[0]}=…, or write the value instead of the expression" if unset else ""
             problems.append(document.problem((key,), message, hint))

@@ -1,6 +1,6 @@
-"""Conditions on what is on a cluster, and events in a running job, resolved to plain values.
+"""Conditions on the state of a cluster, and events of a running job, resolved to plain values.
 
-They define the conditions; :mod:`airflow_megatron.supervision.condition_watch` evaluates them.
+This module defines them; :mod:`airflow_megatron.supervision.condition_watch` evaluates them.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ EventAction = Literal["cancel", "restart", "rollback", "finish", "fail", "run", 
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Something that holds on a cluster, or not yet.
+    """A condition on the state of a cluster.
 
     :param kind: ``finished``/``ended``: another job's verdict; ``checkpoint``: a complete checkpoint of exactly
-        ``iteration``; ``new_checkpoint``: a complete checkpoint not worked on yet; ``log``: a line that matches
-        ``pattern``; ``file``: a file or glob exists; ``command``: a command's answer; ``all``/``any``/``not`` of
-        ``parts``
-    :param path: stage directory of the other job (finished, ended), checkpoint directory, log (``{attempt}`` stands for
+        ``iteration``; ``new_checkpoint``: a complete checkpoint that is not processed yet; ``log``: a line that
+        matches ``pattern``; ``file``: a file or glob exists; ``command``: a command's answer; ``all``/``any``/``not``
+        of ``parts``
+    :param path: stage directory of the other job (finished, ended), checkpoint directory, log (with ``{attempt}`` for
         the attempt's number), file or glob
-    :param iteration: of the checkpoint; for ``new_checkpoint`` the first one wanted
-    :param spacing: ``new_checkpoint``: least iterations between two that are wanted
-    :param last: ``new_checkpoint``: an iteration that is wanted whatever the spacing
+    :param iteration: iteration of the checkpoint; for ``new_checkpoint`` the first selected one
+    :param spacing: ``new_checkpoint``: minimum number of iterations between two selected ones
+    :param last: ``new_checkpoint``: an iteration that is selected regardless of the spacing
     :param producer: ``checkpoint``, ``log``: stage directory of the job that writes it; when that job has ended
-        without, the condition cannot hold any more. ``file``: of the job that makes it, empty for any other file
-    :param done: ``new_checkpoint``: path of the marker of a checkpoint that was worked on, ``{iteration}`` in it
+        without it, the condition can no longer hold. ``file``: stage directory of the job that writes it, empty for
+        other files
+    :param done: ``new_checkpoint``: path of the marker of a processed checkpoint, with ``{iteration}`` in it
     :param pattern: regular expression
     :param command: shell text for the login node
-    :param directory: where ``command`` runs, once it exists
-    :param prints: the output, stripped, that means yes; None: exit code 0 means yes
-    :param parts: of ``all``, ``any``, ``not``
+    :param directory: working directory of ``command``, if it exists
+    :param prints: the expected output, stripped; None: exit code 0 is expected
+    :param parts: parts of ``all``, ``any``, ``not``
     """
 
     kind: ConditionKind
@@ -66,7 +67,7 @@ class Condition(msgspec.Struct, frozen=True):
     parts: tuple[Condition, ...] = ()
 
     def leaves(self) -> Iterator[Condition]:
-        """Yield the conditions that are not made of others, left to right."""
+        """Yield the conditions without parts, left to right."""
         if self.kind in ("all", "any", "not"):
             for part in self.parts:
                 yield from part.leaves()
@@ -83,7 +84,7 @@ class Condition(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Condition:
-        """Return what :meth:`to_json` described."""
+        """Parse the output of :meth:`to_json`."""
         return cls(**{**data, "parts": tuple(cls.from_json(part) for part in data.get("parts", ()))})
 
     def __str__(self) -> str:
@@ -112,9 +113,9 @@ _DEFAULTS = dict(zip(Condition.__struct_fields__[1:], Condition.__struct_default
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that shows while a job runs, and what is done about it.
+    """An event of a running job, and the reaction to it.
 
-    :param name: for the log
+    :param name: name for messages
     :param on: ``log``: a line matches ``pattern``; ``state``: Slurm's state matches ``pattern``; ``idle``: ``after``
         seconds without a new iteration or log line
     :param do: ``cancel`` the job for good, ``restart`` it in a new attempt, ``rollback`` to an earlier checkpoint (from
@@ -122,10 +123,10 @@ class Event(msgspec.Struct, frozen=True):
         command on the login node, ``notify``
     :param pattern: regular expression
     :param after: seconds
-    :param condition: acts only when this holds too
-    :param command: shell text of ``run``; groups of the match as ``$am_match_<name>``
-    :param message: of ``notify``
-    :param limit: how often it acts in one attempt; None: every time
+    :param condition: condition that must also hold
+    :param command: shell text of ``run``; groups of the match are ``$am_match_<name>``
+    :param message: text of ``notify``
+    :param limit: maximum number of reactions in one attempt; None for no limit
     """
 
     name: str
@@ -146,6 +147,6 @@ class Event(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Event:
-        """Return what :meth:`to_json` described."""
+        """Parse the output of :meth:`to_json`."""
         condition = data.get("condition")
         return cls(**{**data, "condition": Condition.from_json(condition) if condition else None})

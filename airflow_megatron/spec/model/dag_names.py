@@ -1,8 +1,8 @@
-"""The names that a sweep's DAGs take from its spec, and what Airflow allows them to be.
+"""The names in a sweep's DAGs that come from its spec, and Airflow's rules for them.
 
 Airflow 3.3 (``airflow.sdk.definitions._internal.node``): a DAG id or task id has at most 250 characters, a group id at
 most 200, all of letters, digits, ``_``, ``-`` and ``.``; a tag at most 100 (``airflow.sdk.definitions.dag``). No two
-tasks or groups of a DAG share an id, and a task follows tasks of its own DAG without a circle.
+tasks or groups of a DAG share an id, and the dependencies of tasks within a DAG have no cycle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
@@ -29,16 +29,18 @@ TRACKERS: Final = "trackers"
 CANCEL_LEFT: Final = "cancel_left"
 
 SWEEP_TASKS: Final = frozenset({PLAN, ARRAYS, LAUNCH, WAIT, REPORT, CANCEL_LEFT})
-"""Tasks of every sweep's DAG, beside which the stages with ``scope: sweep`` stand."""
+"""Tasks of every sweep's DAG, in addition to those of stages with ``scope: sweep``."""
 POINT_TASKS: Final = frozenset({RESOLVE, CANCEL_LEFT})
-"""Tasks of every point's DAG, beside which all stages stand."""
+"""Tasks of every point's DAG, in addition to those of all stages."""
 XCOM_KEYS: Final = frozenset({"return_value"})
-"""What Airflow itself stores beside the jobs, which are XComs under their stages' names."""
+"""Keys of Airflow's own XComs; jobs are XComs under their stages' names."""
 STEPS: Final = ("submit", "watch", "await_checkpoint", "await_log", "await_start")
 """Tasks of a stage."""
 
 MAX_STAGES: Final = 500
 """Stages of a sweep, those that ``for_each`` makes included: some 1,500 tasks in a DAG."""
+MAX_WAITS: Final = 10_000
+"""Stages that the start conditions of a sweep wait for, see :func:`waits`; each is a dependency of a task."""
 MAX_NAME: Final = 100
 MAX_TAG: Final = 100
 MAX_TAGS: Final = 50
@@ -47,7 +49,7 @@ MAX_STAGE: Final = 250 - max(len(step) for step in STEPS) - 1
 MAX_DESCRIPTION: Final = 10_000
 MAX_NOTIFIERS: Final = 100
 MAX_ARGUMENTS: Final = 100_000
-"""Characters of the arguments of all notifiers: every task of the folder's sweeps reads them."""
+"""Maximum number of characters of the arguments of all notifiers, which every task of the folder's sweeps reads."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _STAGE = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\Z")
@@ -59,16 +61,30 @@ def point_dag_id(sweep: str) -> str:
 
 
 def sweep_of(dag_id: str) -> str:
-    """Return the sweep that a DAG is of; a sweep's own name holds no dot."""
+    """Return the sweep of a DAG; the name of a sweep has no dot."""
     return dag_id.partition(".")[0]
 
 
 def name_problems(sweep: Sweep) -> Iterator[Problem]:
-    """Yield what Airflow would refuse of a sweep's name, tags and stages; it takes the DAGs of one without problems."""
+    """Yield the problems for which Airflow would refuse the name, tags or stages of a sweep."""
     yield from _own_name_problems(sweep)
     yield from _tag_problems(sweep)
     yield from _notifier_problems(sweep)
     yield from _stage_problems(sweep)
+
+
+def waits(tree: Sequence[StageInstance]) -> int:
+    """Return how many stages the tasks of a tree are connected with, beside one parent each.
+
+    A task that waits for a condition knows those that the condition names and those that its stage descends from.
+    """
+    depths: dict[str | None, int] = {None: 0}
+    count = 0
+    for instance in tree:  # parents come first
+        depth = depths[instance.name] = depths.get(instance.parent, 0) + 1
+        count += len(instance.after) + len(instance.after_end)
+        count += depth if instance.waits == "condition" else 0
+    return count
 
 
 def too_many_stages(document: YamlDocument, stage: str = "") -> Problem:
@@ -123,6 +139,15 @@ def _stage_problems(sweep: Sweep) -> Iterator[Problem]:
     if len(tree) > MAX_STAGES:
         yield too_many_stages(sweep.document)
         return
+    if (count := waits(tree)) > MAX_WAITS:
+        message = (
+            f"its stages wait for {count:,} others, counting each value of for_each and the stages above"
+        )
+        hint = (
+            f"at most {MAX_WAITS:,}: wait for one stage that follows them all, or write fewer for_each values"
+        )
+        yield sweep.document.problem(("stages",), message, hint)
+        return
     names = {instance.name for instance in tree}
     of_sweep = SWEEP_TASKS | ({TRACKERS} if sweep.settings.trackers else set())
     for instance in tree:
@@ -130,13 +155,15 @@ def _stage_problems(sweep: Sweep) -> Iterator[Problem]:
             yield sweep.document.problem(("stages", instance.stage), message, hint)
     made: dict[str, StageInstance] = {}
     for instance in tree:
-        for message, hint in _unmade(instance, made):
+        for message, hint in _dependency_problems(instance, made):
             yield sweep.document.problem(("stages", instance.stage, "start"), message, hint)
         made[instance.name] = instance
 
 
-def _unmade(instance: StageInstance, made: Mapping[str, StageInstance]) -> Iterator[tuple[str, str]]:
-    """Yield what keeps the tasks of a stage from following those of others, and what to write instead.
+def _dependency_problems(
+    instance: StageInstance, made: Mapping[str, StageInstance]
+) -> Iterator[tuple[str, str]]:
+    """Yield the problems of the dependencies of a stage on other stages, with hints.
 
     :param made: the stages before it
     """
@@ -158,7 +185,7 @@ def _unmade(instance: StageInstance, made: Mapping[str, StageInstance]) -> Itera
 def _of_stage(
     instance: StageInstance, names: set[str], of_sweep: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the name of one stage, and what to write instead."""
+    """Yield the problems of the name of one stage, with hints."""
     name = instance.name
     reserved = POINT_TASKS | XCOM_KEYS | (of_sweep if instance.scope == "sweep" else frozenset())
     above, _, own = name.rpartition(".")

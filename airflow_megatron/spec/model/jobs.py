@@ -34,13 +34,14 @@ _CONDITIONS = ("start", "cancel", "finish")
 
 
 class Dependency(msgspec.Struct, frozen=True):
-    """What a job waits for.
+    """A dependency of a job.
+
 
     :param job: name of the other job
     :param stage: its stage instance
     :param until: ``finished``, ``checkpoint``, ``log`` or ``condition``
     :param iteration: the checkpoint's iteration
-    :param pattern: the regular expression looked for in the log
+    :param pattern: the regular expression that is searched in the log
     """
 
     job: str
@@ -50,7 +51,7 @@ class Dependency(msgspec.Struct, frozen=True):
     pattern: str | None = None
 
     def to_plan(self) -> dict[str, str]:
-        """Return the form that ``plan --format json`` prints."""
+        """Return the form in the output of ``plan --format json``."""
         detail = {"checkpoint": f"checkpoint {self.iteration}", "log": f"log {self.pattern}"}
         return {"job": self.job, "until": detail.get(self.until, self.until)}
 
@@ -58,7 +59,8 @@ class Dependency(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True, eq=False):
     """One stage at one point.
 
-    A plan makes hundreds of thousands; a dataclass of so many fields takes ten times as long to make and to replace.
+    It is not a dataclass, because a plan has hundreds of thousands of jobs, and a dataclass with so many fields takes
+    ten times as long to create and replace.
 
     :param name: unique in the sweep
     :param sweep: name of the sweep
@@ -67,52 +69,54 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     :param kind: kind of the stage
     :param cluster: name of the cluster profile
     :param trainer: the trainer of the sweep
-    :param release: the Megatron release whose arguments it takes
-    :param branch: stage instance of the training branch it works in, or None
+    :param release: the Megatron release that defines its arguments
+    :param branch: stage instance of its training branch, or None
     :param params: every resolved value: variables, Megatron arguments, swept values
-    :param explicit_arguments: the params that stand in a ``megatron:`` section
-    :param variables: the params that stand in a ``params:`` section, and resources
+    :param explicit_arguments: the params in ``megatron:`` sections
+    :param variables: the params in ``params:`` sections, and resources
     :param swept: the params that the sweep varies
-    :param depends_on: what it waits for
+    :param depends_on: its dependencies
     :param run_dir: absolute directory on the cluster
-    :param parent_dir: run directory of the parent's branch, where it has one
-    :param iteration: checkpoint iteration that a training continues from, or a convert or evaluate job works on
-    :param source: a checkpoint or model outside the sweep that it starts from or works on, instead of its parent's
-    :param command: words of the user's own command; empty for the kind's own
+    :param parent_dir: run directory of the parent's branch, if it has one
+    :param iteration: checkpoint iteration from which a training continues, or which a convert or evaluate job processes
+    :param source: a checkpoint or model outside the sweep that it starts from or processes, instead of its parent's
+    :param command: words of the user's command; empty for that of the kind
     :param outputs: files that must exist at the end, absolute
     :param slurm: resources, resolved
     :param env: environment of the command
     :param restart: the restart policy
-    :param health: what is looked for in a training's log while it runs; None for nothing
-    :param template: sbatch template, or None for the kind's own
-    :param script: a whole sbatch script of the user's own, submitted instead of a rendered template
-    :param log: the log that the job writes, absolute; None for the attempt's own
-    :param work_dir: where such a script starts; None for the run directory
-    :param start: what must hold before it is submitted
-    :param start_every_attempt: ask ``start`` again before every further attempt
-    :param cancel: what stops it while it is queued or runs
-    :param finish: what makes it finished, instead of the kind's own rule
-    :param events: what is looked for while it runs
+    :param health: checks of a training's log while it runs; None for none
+    :param template: sbatch template, or None for that of the kind
+    :param script: a complete sbatch script of the user, submitted instead of a rendered template
+    :param log: absolute path of the job's log; None for that of the attempt
+    :param work_dir: working directory of such a script; None for the run directory
+    :param start: condition before its submission
+    :param start_every_attempt: check ``start`` again before every further attempt
+    :param cancel: condition that stops it while it is queued or running
+    :param finish: condition that makes it finished, instead of the rule of the kind
+    :param events: the events to detect while it runs
     :param check_interval: seconds between two runs of a condition's command; None for every poll of the cluster
     :param extra_arguments: declarations of arguments that the release does not have, by flag
     :param expect: ``oom`` if it is expected to run out of memory
-    :param measure: of a benchmark: ``skip``, the first iterations that do not count; ``reported``, what was measured
-        elsewhere; ``hidden``, the params that only these two read; ``gpu``, the cluster's kind of GPU
-    :param max_jobs: jobs of the sweep in the queue at the same time, None for any number
-    :param files: what its script writes before the command starts: path → text
+    :param measure: for a benchmark: ``skip``, the first iterations that do not count; ``reported``, values measured
+        elsewhere; ``hidden``, the params that only these two read; ``gpu``, the cluster's GPU model
+    :param max_jobs: maximum number of jobs of the sweep in the queue, None for no limit
+    :param files: files that its script writes before the command starts: path → text
     :param secrets: environment variables that its script reads from private files: name → path on the cluster
-    :param delivered: environment variables whose values Airflow hands over at each submission: name → source, see
+    :param delivered: environment variables whose values Airflow delivers at each submission: name → source, see
         :func:`airflow_megatron.spec.model.secret_sources.secret_sources`
-    :param ahead: how many stages after it are queued behind it while it runs
-    :param own_launch: its command starts the processes itself, so it is run once
-    :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
-    :param entry: upstream's script that trains, empty for ``pretrain_gpt.py``
+    :param ahead: number of following stages that are queued behind it while it runs
+    :param own_launch: whether its command starts the processes itself, so that it is run once
+    :param array: maximum number of the stage's jobs that run at once as tasks of one job array; None: each is
+        submitted alone
+    :param entry: upstream's training script, empty for ``pretrain_gpt.py``
     :param wrapper: words before the training command
-    :param wrapped_ranks: the ranks that they are for; all when empty
-    :param container: instead of the cluster profile's; None for that one
-    :param monitor: ``every``, seconds between two samples of the GPUs, and the ``command`` asked; empty for none
-    :param pin: digest of the plan that a run has pinned and that it was read from, empty for a job that is planned now
-    :param profile: the cluster profile itself, of a job of no sweep that names none; empty for the one called *cluster*
+    :param wrapped_ranks: the ranks that use the wrapper; empty for all
+    :param container: its container; None for that of the cluster profile
+    :param monitor: ``every``, seconds between two samples of the GPUs, and the ``command``; empty for none
+    :param pin: digest of the pinned plan from which it was read, empty for a job that is planned now
+    :param profile: the cluster profile itself, for a job outside of sweeps without a named one; empty for the profile
+        called *cluster*
     """
 
     name: str
@@ -180,12 +184,12 @@ class Job(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def stage_kind(self) -> StageKind:
-        """What its kind of stage does."""
+        """Its stage kind."""
         return STAGE_KINDS.objects[self.kind]
 
     @property
     def trained_by(self) -> Trainer:
-        """What is known of its trainer."""
+        """Its trainer."""
         return TRAINERS.objects[self.trainer]
 
     @property
@@ -205,7 +209,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def active_processes(self) -> int:
-        """Processes that Megatron sees: those that its in-process restart keeps in reserve do not count."""
+        """Number of processes that Megatron uses, without the reserve of its in-process restart."""
         active = self.params.get("inprocess_active_world_size")
         if self.params.get("inprocess_restart") is True and isinstance(active, int) and active > 0:
             return active
@@ -213,7 +217,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def layout(self) -> RunLayout:
-        """What the job's run directory holds."""
+        """Layout of the job's run directory."""
         return RunLayout(self.run_dir)
 
     @property
@@ -228,12 +232,12 @@ class Job(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def runs_dir(self) -> str:
-        """Directory of what is made of several runs outside the sweep, a folder for each."""
+        """Directory for the outputs made from several runs outside the sweep, a folder for each."""
         return self.layout.runs_dir
 
     @property
     def origin_dir(self) -> str | None:
-        """Directory of the checkpoints that a training starts from until it has its own; None without one."""
+        """Directory of the checkpoints from which a training starts while it has none of its own; None without one."""
         if self.source is not None:
             return self.source.path
         return checkpoint_dir_of(self.parent_dir) if self.parent_dir else None
@@ -244,12 +248,12 @@ class Job(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def log_pattern(self) -> str:
-        """Path of the logs, with ``{attempt}`` in it where each attempt has its own."""
+        """Path of the logs, with ``{attempt}`` in it if each attempt has its own."""
         return self.log or log_pattern_of(self.run_dir, self.stage)
 
     @property
     def shared_log(self) -> str | None:
-        """The log, where all attempts write into one."""
+        """The log, if all attempts write to the same one."""
         return None if self.log is None or "{attempt}" in self.log else self.log
 
     def to_json(self) -> dict[str, Any]:
@@ -280,7 +284,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
-        """Return the job that :meth:`to_json` described."""
+        """Parse the output of :meth:`to_json`."""
         values = dict(data)
         values["depends_on"] = tuple(Dependency(**item) for item in values["depends_on"])
         values["slurm"] = JobResources.model_validate(values["slurm"])

@@ -1,6 +1,6 @@
-"""How the commands of a job start: in which container, and which program starts the processes of a training.
+"""The start of the commands of a job: the container runtime, and the launcher of the processes of a training.
 
-Both are classes, found by the names that a cluster profile gives. This package's own stand in
+Both are classes, found by their names in a cluster profile. Those of this package are in
 :mod:`airflow_megatron.slurm.launch`; another package registers its own with entry points of the groups
 ``airflow_megatron.container_runtimes`` and ``airflow_megatron.launchers``, as CONTRIBUTING.md shows.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ContainedJob:
-    """What a container runtime knows of the job that it starts.
+    """The properties of a job for its container runtime.
 
     :param gpus: whether the job requests GPUs
     :param variables: names of the variables that the profile, the spec and its secrets set in the job
@@ -32,23 +32,23 @@ class ContainerRuntime:
     """A container runtime: the words that run a command in a container."""
 
     by_srun: ClassVar[bool] = False
-    """It is a plugin of Slurm's: srun starts the container, and :meth:`words` are options of srun."""
+    """Whether it is a plugin of Slurm: srun starts the container, and :meth:`words` are options of srun."""
     takes_env: ClassVar[bool] = False
-    """It takes names of variables, ``container.env``, whose values in the job replace those of the image."""
+    """Whether it supports ``container.env``, names of variables whose values in the job replace those of the image."""
 
     inherits: ClassVar[bool] = True
-    """What starts the container passes its own environment and open files on to the command."""
+    """Whether the command inherits the environment and open files of the process that starts the container."""
 
     def problem(self, container: ContainerSection) -> str:
-        """Return what is expected in place of a container that the runtime cannot start; empty if it can."""
+        """Return what to write instead of a container that the runtime cannot start; empty if it can."""
         return ""
 
     def words(self, container: ContainerSection, job: ContainedJob) -> list[str]:
-        """Return the words before a command, each quoted where it is written into a script."""
+        """Return the words before a command, each of which is quoted in a script."""
         raise NotImplementedError(f"{type(self).__name__} has no words")
 
     def alone(self, container: ContainerSection) -> list[str]:
-        """Return the words that run one command in the container, on the first node of a job and beside its work.
+        """Return the words that run a separate command in the container, on the first node of a job.
 
         The command needs no GPUs and no variables.
         """
@@ -58,17 +58,17 @@ class ContainerRuntime:
 
 @dataclass(frozen=True)
 class Launch:
-    """Processes of a training that are to be started; there is more than one.
+    """The processes of a training to start, more than one.
 
-    :param python: of the trainer
-    :param processes: all of them
-    :param per_node: of them on each node
+    :param python: Python interpreter of the trainer
+    :param processes: total number of processes
+    :param per_node: number of processes on each node
     :param nodes: number of nodes
-    :param hosts_file: where a list of the nodes can be written, quoted for the shell
-    :param wrapped: words of the spec's stand before the interpreter
-    :param named: the profile gives the address at which the processes meet, ``$MASTER_ADDR``, which may be none that a
-        node finds to be its own
-    :param local_addr: shell text that gives the address of a node on it; None for its host name
+    :param hosts_file: path for a list of the nodes, quoted for the shell
+    :param wrapped: whether a wrapper of the spec precedes the interpreter
+    :param named: whether the profile sets the rendezvous address, ``$MASTER_ADDR``, which a node may not recognise as
+        its own
+    :param local_addr: shell text that prints the address of a node, run on the node; None for its host name
     """
 
     python: str
@@ -90,11 +90,11 @@ class Launcher:
     """A program that starts the processes of a training."""
 
     for_every_trainer: ClassVar[bool] = True
-    """Every trainer takes its ranks from it; else those that name it in ``launchers``."""
+    """Whether every trainer reads its ranks from it; otherwise only trainers that list it in ``launchers``."""
     one_task_per_process: ClassVar[bool] = False
-    """Slurm gives each process a task of its own, not each node."""
+    """Whether Slurm starts one task per process instead of one per node."""
     reaches_srun_containers: ClassVar[bool] = True
-    """It can start processes in a container that srun or a daemon starts."""
+    """Whether it can start processes in a container that srun or a daemon starts."""
 
     def under_srun(self, nodes: int) -> bool:
         """Return whether srun starts it, or the processes: with ``ntasks-per-node`` as its tasks are."""
@@ -109,11 +109,11 @@ class Launcher:
         return []
 
     def preparation(self, launch: Launch) -> str:
-        """Return lines of shell before it is started, each with its end."""
+        """Return lines of shell before its start, each with a line break."""
         return ""
 
     def rest(self, launch: Launch) -> str:
-        """Return shell text after :meth:`words`: what is known in the job alone, and :data:`COMMAND`."""
+        """Return shell text after :meth:`words`: values that are known only in the job, and :data:`COMMAND`."""
         return COMMAND
 
 

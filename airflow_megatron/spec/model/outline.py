@@ -1,4 +1,4 @@
-"""Outline of a sweep for Airflow's DAGs, small enough to be kept beside its spec's digest."""
+"""Outline of a sweep for Airflow's DAGs, small enough to be stored with its spec's digest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.model.dag_names import waits
 from airflow_megatron.spec.model.schema import NotifySection, TrackerSection
 from airflow_megatron.spec.model.stage_tree import StageInstance
 from airflow_megatron.spec.model.sweep import SweepSettings
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SweepOutline:
-    """Name, settings and stages of a sweep; neither its points nor its values.
+    """Name, settings and stages of a sweep, without its points and values.
 
-    :param name: of the sweep and its DAG
+    :param name: name of the sweep and its DAG
+
     :param file: the spec
     :param settings: settings for Airflow
     :param tree: the stages, parents first
-    :param place: line and column that give the name, 1-based
+    :param place: line and column of the name, 1-based
     """
 
     name: str
@@ -37,7 +39,7 @@ class SweepOutline:
     def of(cls, sweep: Sweep, tags: Iterable[str] = ()) -> SweepOutline:
         """Return the outline of a loaded sweep.
 
-        :param tags: of the DAGs, beside the spec's own
+        :param tags: tags of the DAGs, in addition to those of the spec
         """
         settings = dataclasses.replace(
             sweep.settings, tags=tuple(dict.fromkeys((*sweep.settings.tags, *tags)))
@@ -49,6 +51,11 @@ class SweepOutline:
     def shared_stages(self) -> tuple[StageInstance, ...]:
         """The stages that run once for all points."""
         return tuple(instance for instance in self.tree if instance.scope == "sweep")
+
+    @property
+    def weight(self) -> int:
+        """What its DAGs cost each parse, in stages: a stage that another waits for costs a thirtieth of one."""
+        return len(self.tree) + waits(self.tree) // 30
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -62,9 +69,9 @@ class SweepOutline:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SweepOutline:
-        """Return what :meth:`to_json` described.
+        """Parse the output of :meth:`to_json`.
 
-        :raises ValueError: if it is something else
+        :raises ValueError: for other data
         """
         try:
             settings = dict(data["settings"])

@@ -14,27 +14,28 @@ Seconds = Annotated[int, BeforeValidator(parse_duration)]
 
 
 class JobResources(SlurmSection):
-    """Plain numbers where a stage's section takes expressions too; None if nothing is asked for."""
+    """Resources as plain numbers, without expressions; None if nothing is requested."""
 
     nodes: Count | None = None
     gpus_per_node: Count | None = None
     cpus_per_task: Count | None = None
+    mem: str | None = None
     time: Seconds | None = None
     """Walltime of one attempt, in seconds."""
     signal_before: Seconds | None = None
-    """Seconds before the walltime at which the job is asked to save and exit."""
+    """Seconds before the walltime at which the job gets the signal to save and exit."""
 
     @property
     def node_count(self) -> int:
-        """Number of nodes, one where it is not given."""
+        """Number of nodes, default one."""
         return self.nodes if self.nodes is not None else 1
 
     @property
     def gpus(self) -> int:
-        """GPUs on each node, none if it is not given."""
+        """GPUs on each node, default none."""
         return self.gpus_per_node or 0
 
     @property
     def gpu_processes(self) -> int:
-        """Processes on each node of a job with one for each GPU: one without GPUs."""
+        """Processes on each node of a job with one process per GPU; one without GPUs."""
         return self.gpus_per_node or 1

@@ -18,18 +18,26 @@ from pydantic import (
     StringConstraints,
     Tag,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean, near_names, suggestion
-from airflow_megatron.spec.documents.quantities import parse_duration
+from airflow_megatron.spec.documents.quantities import (
+    parse_duration,
+    parse_interval,
+    parse_memory,
+    parse_walltime,
+)
 from airflow_megatron.spec.model.launch import CONTAINER_RUNTIMES, LAUNCHERS
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.model.trainers import TRAINERS
 from airflow_megatron.spec.registry.registry import RegisteredName
 from airflow_megatron.spec.trackers.tracker import TRACKERS
-from airflow_megatron.spec.trust.reserved_variables import is_reserved
+from airflow_megatron.spec.trust.plain_text import shown_value
+from airflow_megatron.spec.trust.reserved_variables import fixed_by, is_reserved, lacks_system_programs
 from airflow_megatron.spec.trust.secret_names import is_secret_name
 
 if TYPE_CHECKING:
@@ -45,7 +53,30 @@ EXTRA_FIELD: Final = "extra."
 Expression: TypeAlias = Annotated[str, StringConstraints(pattern=r"\{\{")]
 """A string that holds a ``{{ … }}`` expression."""
 
+
+def _refused(message: str, hint: str, *entry: str) -> PydanticCustomError:
+    """Return an error of a validator whose message is a whole sentence.
+
+    :param entry: the key that is wrong, if the value is a mapping
+    """
+    return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint, "entry": entry})
+
+
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("string_type", "text")
+    return value
+
+
+# not in lax mode, in which true is 1
+Whole: TypeAlias = Annotated[int, Field(strict=True)]
+Number: TypeAlias = Annotated[float, Field(strict=True)]
+# nor is 0 false, where a number has a meaning of its own
+Truth: TypeAlias = Annotated[bool, Field(strict=True)]
+Text: TypeAlias = Annotated[str | int | float, BeforeValidator(_no_truth)]
+"""Text, or a number that is passed on as it is written."""
 IntValue: TypeAlias = Annotated[int, Field(ge=0, strict=True)] | Expression
+PositiveValue: TypeAlias = Annotated[int, Field(ge=1, strict=True)] | Expression
 Duration: TypeAlias = Annotated[
     int | Expression,
     BeforeValidator(
@@ -63,9 +94,39 @@ Duration: TypeAlias = Annotated[
 """Seconds; ``30m``, ``6h``, ``06:00:00`` and expressions are read too."""
 
 
+def _interval(value: Any, info: ValidationInfo) -> Any:
+    return (
+        value
+        if info.context != WRITTEN or (isinstance(value, str) and "{{" in value)
+        else parse_interval(value)
+    )
+
+
+Interval: TypeAlias = Annotated[Duration, BeforeValidator(_interval)]
+"""A duration that cannot be zero."""
+
+
+def _walltime(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and "{{" in value:
+        return value
+    return parse_walltime(value) if info.context == WRITTEN else parse_duration(value)
+
+
+WRITTEN: Final = "written"
+"""Context of the validation of what people write; stored sections hold walltimes in seconds."""
+Walltime: TypeAlias = Annotated[
+    int | Expression,
+    BeforeValidator(_walltime),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"\{\{|^\s*\d", "examples": ["30m", "6h", "06:00:00", "1-12:00:00"]}
+    ),
+]
+"""Seconds, written with units: to Slurm a number is minutes."""
+
+
 def _unreserved(name: str) -> str:
     if is_reserved(name):
-        raise ValueError(f"another name: {name} belongs to the system, to Slurm or to job scripts")
+        raise _refused("the name belongs to the system, to Slurm or to job scripts", "choose another name")
     return name
 
 
@@ -81,15 +142,62 @@ def _absolute(path: str) -> str:
     return path
 
 
+Memory: TypeAlias = Annotated[
+    str,
+    BeforeValidator(
+        lambda value: (
+            value if value is None or (isinstance(value, str) and "{{" in value) else parse_memory(value)
+        )
+    ),
+]
+"""As sbatch's ``--mem`` takes it, expressions apart."""
+
+
+def _private_file(path: str | None) -> str | None:
+    if path is not None and not path.startswith(("/", "~", "{{")):
+        raise ValueError("a path that begins with / or ~/")  # it may be the secret itself
+    return path
+
+
 ClusterPath: TypeAlias = Annotated[str, AfterValidator(_absolute)]
 """A path on the cluster."""
 # dots separate sweep, point and stage in job names, so no part may hold one
 Ahead: TypeAlias = Annotated[int, Field(ge=0, le=100, strict=True)]
 DEFAULT_AHEAD: Final = 1
 """Stages that are queued behind one that runs."""
+LONGEST_CHAIN: Final = 100
+"""Attempts of one training in Slurm's queue: each is a script and a pending job that counts against its limits."""
 Word: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
-EnvironmentName: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)
+VARIABLE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
+NOTIFIER_PATTERN: Final = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
+DATE_PATTERN: Final = r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$"
+EnvironmentName: TypeAlias = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, max_length=100)]
+
+
+def _variable(name: str) -> str:
+    if not re.fullmatch(VARIABLE_PATTERN, name):
+        raise ValueError(
+            f"{name!r} cannot be the name of an environment variable; use letters, digits and '_', not a digit first"
+        )
+    program = fixed_by(name)
+    if program:
+        raise _refused(f"{program} sets it in each job", "drop it")
+    return name
+
+
+def _with_system_programs(environment: dict[str, Text]) -> dict[str, Text]:
+    path = environment.get("PATH")
+    if path is not None and "{{" not in str(path) and lacks_system_programs(str(path)):
+        raise _refused(
+            "/usr/bin, where the job script's programs are, is not in it",
+            "to extend the PATH, write export PATH=FOLDER:$PATH in setup of the cluster profile",
+            "PATH",
+        )
+    return environment
+
+
+Environment: TypeAlias = Annotated[
+    dict[Annotated[str, AfterValidator(_variable)], Text], AfterValidator(_with_system_programs)
 ]
 SecretName: TypeAlias = Annotated[EnvironmentName, AfterValidator(_unreserved)]
 SecretField: TypeAlias = Annotated[
@@ -106,6 +214,22 @@ Scalar: TypeAlias = bool | int | float | str | None
 Values: TypeAlias = dict[str, Any]
 
 
+def _one_of_forms(forms: str, *words: str | bool) -> BeforeValidator:
+    """Return a validator that refuses what is neither a section nor one of some words.
+
+    :param forms: what is expected instead
+    """
+
+    def of_a_form(value: Any) -> Any:
+        if isinstance(value, dict | Strict) or any(
+            type(value) is type(word) and value == word for word in words
+        ):
+            return value
+        raise ValueError(forms)
+
+    return BeforeValidator(of_a_form)
+
+
 class Strict(BaseModel):
     """Base of all sections: unknown keys are refused."""
 
@@ -117,15 +241,15 @@ class Strict(BaseModel):
 class SlurmSection(Strict):
     """Slurm resources of a stage; missing keys come from the cluster profile."""
 
-    nodes: IntValue | None = None
+    nodes: PositiveValue | None = None
     """Number of nodes (default 1)."""
     gpus_per_node: IntValue | None = None
     """GPUs on each node; also the number of training processes on each node (default 1)."""
-    cpus_per_task: IntValue | None = None
+    cpus_per_task: PositiveValue | None = None
     """CPU cores for each process."""
-    mem: str | None = None
+    mem: Memory | None = None
     """Memory per node as Slurm takes it, for example 64G."""
-    time: Duration | None = None
+    time: Walltime | None = None
     """Walltime of one attempt, for example 6h or 06:00:00."""
     partition: str | None = None
     """Partition, or several, separated by commas."""
@@ -139,7 +263,7 @@ class SlurmSection(Strict):
     """Reservation in which the job runs."""
     exclude: str | None = None
     """Nodes that must not be used."""
-    signal_before: Duration | None = None
+    signal_before: Interval | None = None
     """Time before the walltime at which the job gets the signal to save and exit."""
     options: list[str] = []
     """Further sbatch options, word by word."""
@@ -148,7 +272,7 @@ class SlurmSection(Strict):
 class SecretSection(Strict):
     """Source of the value of a secret variable, a private file on the cluster or Airflow; specs never contain it."""
 
-    file: str | None = None
+    file: Annotated[str | None, AfterValidator(_private_file)] = None
     """Path on the cluster; ``~`` is the home of the connection's user. The user must own the file, and nobody else may
     read it (mode 0600 or 0400)."""
     connection: str | None = None
@@ -184,9 +308,9 @@ class ConditionSection(Strict):
     """Stage whose checkpoint or log is examined. Default: the parent, or for ``cancel`` and ``finish`` this stage."""
     file: str | None = None
     """File, or pattern of files, that must exist; relative to the run directory."""
-    command: str | list[str | int | float] | None = None
+    command: str | list[Text] | None = None
     """Command on the login node that must exit with 0, or print the text in ``prints``."""
-    prints: str | int | None = None
+    prints: str | Whole | None = None
     """Expected output of ``command``."""
     all: list[ConditionSection] | None = None
     """Conditions that must all be true."""
@@ -230,6 +354,13 @@ class EachCheckpointSection(Strict):
     """Always process the last checkpoint."""
 
 
+EachCheckpointValue: TypeAlias = Annotated[
+    Annotated[EachCheckpointSection, Tag("section")] | Annotated[bool, Tag("word")],
+    Discriminator(lambda value: "section" if isinstance(value, dict | EachCheckpointSection) else "word"),
+]
+"""``true`` stands for the defaults, ``false`` for none."""
+
+
 class EventSection(Strict):
     """An event of a running job, and the reaction to it."""
 
@@ -245,28 +376,28 @@ class EventSection(Strict):
     """Condition that must also be true."""
     do: Literal["cancel", "restart", "rollback", "finish", "fail", "run", "notify"]
     """Reaction."""
-    command: str | list[str | int | float] | None = None
+    command: str | list[Text] | None = None
     """Command for ``do: run``; it runs on the login node."""
     message: str = ""
     """Text for ``do: notify``."""
-    limit: int | None = Field(default=1, ge=1)
+    limit: Whole | None = Field(default=1, ge=1)
     """Maximum number of reactions in one attempt; ``null`` for no limit."""
 
 
 class RestartSection(Strict):
     """Retries after each kind of end; ``null`` means no limit."""
 
-    rolled_over: int | None = Field(default=None, ge=0)
+    rolled_over: Whole | None = Field(default=None, ge=0)
     """Retries after an orderly stop: walltime, SIGTERM, exit duration."""
-    retryable: int | None = Field(default=10, ge=0)
+    retryable: Whole | None = Field(default=10, ge=0)
     """Retries after node failures, preemptions and boot failures; for a training, since its newest checkpoint."""
-    failed: int | None = Field(default=0, ge=0)
+    failed: Whole | None = Field(default=0, ge=0)
     """Retries after errors; for a training, since its newest checkpoint."""
-    out_of_memory: int | None = Field(default=0, ge=0)
+    out_of_memory: Whole | None = Field(default=0, ge=0)
     """Retries after the memory of a node or GPU was used up."""
-    cancelled: int | None = Field(default=0, ge=0)
+    cancelled: Whole | None = Field(default=0, ge=0)
     """Retries after a person has cancelled the job."""
-    no_progress: int = Field(default=3, ge=0)
+    no_progress: Whole = Field(default=3, ge=0)
     """Consecutive attempts without a newer checkpoint after which the job fails; 0 disables the limit."""
     backoff: Duration = 30
     """Pause before a retry; it doubles with each further retry without a newer checkpoint."""
@@ -274,22 +405,22 @@ class RestartSection(Strict):
     """Exclude nodes that failed from the next attempts."""
     exclude_for: Duration = 86400
     """Duration of the exclusion."""
-    quarantine: int = Field(default=2, ge=0)
+    quarantine: Whole = Field(default=2, ge=0)
     """Number of damaged checkpoints that may be renamed, so that the training continues from an earlier one."""
-    rollbacks: int = Field(default=1, ge=0)
+    rollbacks: Whole = Field(default=1, ge=0)
     """Retries from an earlier checkpoint after bad numbers (NaN, ``do: rollback``); counted since the training last
     reached a new highest iteration."""
     after_rollback: Values = {}
     """Megatron arguments that replace the stage's after a rollback."""
     nodes: list[Annotated[int, Field(ge=1, strict=True)]] = []
     """Smaller numbers of nodes with which a training may continue when nodes fail, largest first."""
-    shrink_after: int = Field(default=2, ge=1)
+    shrink_after: Whole = Field(default=2, ge=1)
     """Consecutive attempts that lost a node before the next smaller number is used."""
     from_scratch: Literal["fail", "allow"] = "fail"
     """Reaction when an attempt starts from iteration 0 although there was a checkpoint to load."""
     changed: Literal["refuse", "continue"] = "refuse"
     """Reaction when the run directory contains checkpoints of another command."""
-    chain: int = Field(default=1, ge=1)
+    chain: Whole = Field(default=1, ge=1, le=LONGEST_CHAIN)
     """Attempts of a training in Slurm's queue at the same time; each waits for the end of the previous one."""
 
 
@@ -301,11 +432,11 @@ class StallSection(Strict):
 
     after: Duration = 600
     """Shortest pause that counts as a stall."""
-    factor: float = Field(default=5, ge=1)
+    factor: Number = Field(default=5, ge=1)
     """Multiple of the longest pause between iterations in this attempt that counts as a stall."""
-    startup: Duration = 3600
+    startup: Interval = 3600
     """Longest pause before the first iteration; it starts again with each step of the start-up."""
-    quiet: Duration = 3600
+    quiet: Interval = 3600
     """Longest pause for the first save and the first validation, and after the last iteration."""
     do: Literal["notify", "cancel", "restart", "fail", "none"] = "restart"
     """Reaction."""
@@ -314,9 +445,9 @@ class StallSection(Strict):
 class ThroughputSection(Strict):
     """The training has become much slower."""
 
-    below: float = Field(default=0.3, gt=0, lt=1)
+    below: Number = Field(default=0.3, gt=0, lt=1)
     """Fraction of the attempt's median throughput below which an iteration line is slow."""
-    lines: int = Field(default=5, ge=1)
+    lines: Whole = Field(default=5, ge=1)
     """Consecutive slow iteration lines before the reaction."""
     do: Literal["notify", "cancel", "restart", "fail", "none"] = "notify"
     """Reaction."""
@@ -325,7 +456,7 @@ class ThroughputSection(Strict):
 class NanSection(Strict):
     """The loss is not a finite number."""
 
-    iterations: int = Field(default=10, ge=1)
+    iterations: Whole = Field(default=10, ge=1)
     """Consecutive iterations, or iterations within one line of the log, before the reaction."""
     do: HealthReaction = "notify"
     """Reaction."""
@@ -334,7 +465,7 @@ class NanSection(Strict):
 class SkippedSection(Strict):
     """The loss scaler skips iterations."""
 
-    iterations: int = Field(default=50, ge=1)
+    iterations: Whole = Field(default=50, ge=1)
     """Consecutive iterations, or iterations within one line of the log, before the reaction."""
     do: HealthReaction = "notify"
     """Reaction."""
@@ -343,11 +474,11 @@ class SkippedSection(Strict):
 class SpikeSection(Strict):
     """The loss has jumped and does not recover."""
 
-    deviations: float = Field(default=8, gt=0)
+    deviations: Number = Field(default=8, gt=0)
     """Standard deviations above the running median that count as a spike."""
-    rise: float = Field(default=0.1, ge=0)
+    rise: Number = Field(default=0.1, ge=0)
     """Minimum height of a spike above the running median, as a fraction of the median."""
-    recovery: int = Field(default=30, ge=1)
+    recovery: Whole = Field(default=30, ge=1)
     """Iterations within which the loss may recover by itself."""
     do: HealthReaction = "notify"
     """Reaction."""
@@ -367,6 +498,7 @@ HealthRules: TypeAlias = Annotated[
     Annotated[HealthSection, Tag("rules")] | Annotated[Literal["off"], Tag("word")],
     # distinguished by hand, so that a wrong key is not also reported as "not 'off'"
     Discriminator(lambda value: "word" if isinstance(value, str) else "rules"),
+    _one_of_forms("off, or keys with values", "off"),
 ]
 
 NoticeKind: TypeAlias = Literal["failure", "retry", "health", "diverged", "finished", "report", "edge"]
@@ -375,7 +507,7 @@ NoticeKind: TypeAlias = Literal["failure", "retry", "health", "diverged", "finis
 class NotifySection(Strict):
     """An Airflow notifier, and the notices that it sends."""
 
-    notifier: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+    notifier: Annotated[str, StringConstraints(pattern=NOTIFIER_PATTERN)]
     """Class path. Allowed are ``airflow_megatron.notifications.json_lines.JsonLinesNotifier`` and the classes that the
     operator of Airflow lists."""
     on: list[NoticeKind] = Field(default=["failure", "health", "report"], min_length=1)
@@ -410,16 +542,16 @@ StageKindName: TypeAlias = Annotated[str, RegisteredName(STAGE_KINDS)]
 class ReportedSection(Strict):
     """Measurements from elsewhere that the report shows beside this sweep's own."""
 
-    step_ms: float | Expression | None = None
+    step_ms: Number | Expression | None = None
     """Milliseconds of an iteration."""
-    memory_gb: float | Expression | None = None
+    memory_gb: Number | Expression | None = None
     """Memory of the fullest GPU, in GB."""
 
 
 class MeasureSection(Strict):
     """How a short training is measured."""
 
-    skip: int = Field(default=10, ge=0)
+    skip: Whole = Field(default=10, ge=0)
     """First iterations that do not count (warm-up)."""
     reported: ReportedSection = ReportedSection.model_construct()
     """Measurements from elsewhere that the report shows beside its own."""
@@ -431,7 +563,7 @@ Expected: TypeAlias = Literal["oom"] | Expression | None
 class BenchmarkSection(MeasureSection):
     """Measure one short training at each point, instead of ``stages``."""
 
-    iterations: int = Field(default=100, ge=2)
+    iterations: Whole = Field(default=100, ge=2)
     """Length of the training."""
     expect: Expected = None
     """``oom``, or an expression for it, if the point is expected to run out of memory."""
@@ -440,13 +572,13 @@ class BenchmarkSection(MeasureSection):
 class WrapperSection(Strict):
     """Words before the training command, for example a profiler or ``numactl``."""
 
-    command: list[str | int | float] = Field(min_length=1)
+    command: list[Text] = Field(min_length=1)
     """The words, or expressions for them."""
-    ranks: list[Annotated[int, Field(ge=0, strict=True)]] | None = None
+    ranks: Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)] | None = None
     """Ranks of the training processes that get them. Default: all."""
 
 
-Words: TypeAlias = Annotated[list[str | int | float], Field(min_length=1)]
+Words: TypeAlias = Annotated[list[Text], Field(min_length=1)]
 WrapperValue: TypeAlias = Annotated[
     Annotated[WrapperSection, Tag("section")] | Annotated[Words, Tag("words")],
     Discriminator(lambda value: "section" if isinstance(value, dict | WrapperSection) else "words"),
@@ -457,15 +589,16 @@ WrapperValue: TypeAlias = Annotated[
 class MonitorSection(Strict):
     """Sampling of the GPUs during a training."""
 
-    every: Duration = 5
+    every: Interval = 5
     """Pause between two samples."""
-    command: str = "nvidia-smi"
+    command: Annotated[str, StringConstraints(min_length=1)] = "nvidia-smi"
     """Name or path of the program that prints the samples."""
 
 
 MonitorValue: TypeAlias = Annotated[
     Annotated[MonitorSection, Tag("section")] | Annotated[bool, Tag("word")],
     Discriminator(lambda value: "word" if isinstance(value, bool) else "section"),
+    _one_of_forms("true, false, or keys with values", True, False),
 ]
 """``true`` stands for the defaults, ``false`` for none."""
 
@@ -475,7 +608,7 @@ class ContainerSection(Strict):
 
     runtime: Annotated[str, RegisteredName(CONTAINER_RUNTIMES)]
     """Program that runs the container."""
-    image: str
+    image: Annotated[str, StringConstraints(min_length=1)]
     """Image, as the runtime takes it: a path or an address; for ``ce`` the path or the name of an EDF file."""
     binds: list[str] = []
     """Directories that the container sees, ``SOURCE`` or ``SOURCE:TARGET``."""
@@ -511,13 +644,15 @@ class StageSection(Strict):
     """The stage before this one. With several, this stage is repeated after each of them."""
     for_each: dict[str, list[Scalar | Values]] | None = None
     """One variable and its values: the stage is repeated for each of them."""
+    filter: Truth | Expression = True
+    """Points without the stage, and without the stages after it: those for which this expression is false."""
     start: StartSection | None = None
     """Condition for its start, instead of the end of its parent."""
     cancel: ConditionSection | None = None
     """Condition that stops the job for good."""
     finish: FinishSection | None = None
     """Condition with which the job counts as finished."""
-    each_checkpoint: bool | EachCheckpointSection | None = None
+    each_checkpoint: EachCheckpointValue | None = None
     """Process every checkpoint of the parent as soon as it is saved."""
     events: list[EventSection] = []
     """Events of its running jobs, and the reaction to each."""
@@ -529,12 +664,12 @@ class StageSection(Strict):
     """Megatron arguments of this stage. They take precedence over the sweep's."""
     slurm: SlurmSection = SlurmSection.model_construct()
     """Resources of its jobs. They take precedence over the sweep's."""
-    env: dict[str, str | int | float] = {}
+    env: Environment = {}
     """Environment variables of its jobs, in addition to the sweep's."""
     secrets: Secrets = {}
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
     ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
-    command: list[str | int | float] | None = None
+    command: list[Text] | None = None
     """Words of the command. For kinds other than ``command`` it replaces the default command."""
     outputs: list[str] = []
     """Files that must exist before the stage is finished, relative to the run directory."""
@@ -554,7 +689,7 @@ class StageSection(Strict):
     """Sample memory, utilisation and power of the GPUs, instead of the sweep's ``monitor``."""
     container: ContainerSection | None = None
     """Container of its jobs, instead of the sweep's ``container``."""
-    array: bool | Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = False
+    array: Truth | Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = False
     """Submit the jobs of all points as one Slurm job array. A number limits how many run at the same time; ``true``
     stands for ``max_active_points``."""
     ahead: Ahead | None = None
@@ -568,9 +703,9 @@ class ArgumentSection(Strict):
     """What the flag does, as in ``argparse``. Default: it takes a value."""
     type: Literal["str", "int", "float", "bool"] | None = None
     """Type of its value. Default: text."""
-    nargs: int | Literal["+", "*"] | None = None
+    nargs: Whole | Literal["+", "*"] | None = None
     """Number of its values."""
-    choices: list[str | int | float] | None = None
+    choices: list[Text] | None = None
     """Values that it takes."""
     default: Scalar = None
     """Value without the flag."""
@@ -606,7 +741,7 @@ class SweepSpecSection(Strict):
     """Arguments that a fork has added to the release; ``{}`` declares one that takes text."""
     slurm: SlurmSection = SlurmSection.model_construct()
     """Resources of every job."""
-    env: dict[str, str | int | float] = {}
+    env: Environment = {}
     """Environment variables of every job."""
     secrets: Secrets = {}
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
@@ -629,11 +764,11 @@ class SweepSpecSection(Strict):
     """Container of all jobs, instead of the one in the cluster profile. The profile's binds are kept."""
     ahead: Ahead = DEFAULT_AHEAD
     """Stages of a point that are queued behind a running one; each starts when the one before has finished."""
-    max_active_points: int = Field(default=16, ge=1, le=100_000)
+    max_active_points: Whole = Field(default=16, ge=1, le=100_000)
     """Maximum number of points that run at the same time."""
-    max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
+    max_jobs: Whole | None = Field(default=None, ge=1, le=1_000_000)
     """Maximum number of jobs of this sweep in Slurm's queue. Further jobs wait."""
-    poll_interval: float = Field(default=15, ge=1, le=86_400)
+    poll_interval: Number = Field(default=15, ge=1, le=86_400)
     """Seconds between two polls of the cluster; up to four times as long while nothing happens."""
     tags: list[str] = []
     """Further tags of the DAGs."""
@@ -659,7 +794,7 @@ class TrainerSection(Strict):
     launcher: LauncherName | None = None
     """Launcher of its processes, if it is not the profile's ``launcher``. ``mpiexec`` and ``deepspeed`` are for
     Megatron-DeepSpeed only."""
-    env: dict[str, str | int | float] = {}
+    env: Environment = {}
     """Environment variables of its trainings, in addition to the cluster's."""
     arguments: Values = {}
     """Megatron arguments that this cluster needs. Arguments in a spec take precedence."""
@@ -685,38 +820,38 @@ ShellText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]+
 class LimitsSection(Strict):
     """Limits of the site."""
 
-    max_jobs: int | None = Field(default=None, ge=1)
+    max_jobs: Whole | None = Field(default=None, ge=1)
     """Maximum number of this user's jobs in Slurm's queue, pending and running. Further jobs wait."""
-    max_time: Duration | None = None
+    max_time: Walltime | None = None
     """Maximum walltime of one attempt."""
-    min_nodes: int | None = Field(default=None, ge=1)
+    min_nodes: Whole | None = Field(default=None, ge=1)
     """Minimum number of nodes of one job."""
-    max_nodes: int | None = Field(default=None, ge=1)
+    max_nodes: Whole | None = Field(default=None, ge=1)
     """Maximum number of nodes of one job."""
-    max_array_size: int = Field(default=1000, ge=1)
+    max_array_size: Whole = Field(default=1000, ge=1)
     """Maximum number of tasks of one job array: ``MaxArraySize`` of ``scontrol show config``, less one."""
-    max_gpu_hours: float | None = Field(default=None, gt=0)
+    max_gpu_hours: Number | None = Field(default=None, gt=0)
     """Maximum GPU-hours of a sweep: the sum of walltime × GPUs over its jobs."""
 
 
 class PartitionSection(Strict):
     """A partition of the cluster: the hardware of its nodes, and settings of its jobs."""
 
-    gpus_per_node: int | None = Field(default=None, ge=0)
+    gpus_per_node: Whole | None = Field(default=None, ge=0)
     """GPUs of a node. On a partition without GPUs, jobs get none unless they request them."""
-    cpus_per_node: int | None = Field(default=None, ge=1)
+    cpus_per_node: Whole | None = Field(default=None, ge=1)
     """CPU cores of a node."""
-    core_spec: int = Field(default=0, ge=0)
+    core_spec: Whole = Field(default=0, ge=0)
     """Cores of ``cpus_per_node`` that Slurm reserves, unless the job gives ``--core-spec`` (``-S``) itself."""
-    max_nodes: int | None = Field(default=None, ge=1)
+    max_nodes: Whole | None = Field(default=None, ge=1)
     """Maximum number of nodes of one job."""
-    max_time: Duration | None = None
+    max_time: Walltime | None = None
     """Maximum walltime of one attempt."""
     gpu_type: str | None = None
     """GPU type in requests, if the site requires one: ``a100`` in ``--gres=gpu:a100:4``."""
     slurm: SlurmSection = SlurmSection.model_construct()
     """Defaults for jobs on this partition. They take precedence over settings of levels above the one that names it."""
-    env: dict[str, str | int | float] = {}
+    env: Environment = {}
     """Environment variables of jobs on it, in addition to the cluster's."""
     container: ContainerSection | None = None
     """Container of jobs on it, instead of the cluster's."""
@@ -729,7 +864,7 @@ class SiteRuleSection(Strict):
     """What the site requires, in one sentence."""
     source: str
     """Address of the document that states it."""
-    read: Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$")]
+    read: Annotated[str, StringConstraints(pattern=DATE_PATTERN)]
     """Date on which the source was read: ``"2026-11-23"`` or ``"2026-11"``."""
     verified: bool = True
     """Whether a public document of the site states it. A job that violates an unverified rule gets a warning."""
@@ -741,26 +876,26 @@ class SiteRuleSection(Strict):
     """Qualities of service that it is about. Default: all."""
     except_qos: list[str] = []
     """Qualities of service that it is not about."""
-    from_nodes: int | None = Field(default=None, ge=1)
+    from_nodes: Whole | None = Field(default=None, ge=1)
     """Smallest job that it is about, in nodes."""
-    to_nodes: int | None = Field(default=None, ge=1)
+    to_nodes: Whole | None = Field(default=None, ge=1)
     """Largest job that it is about, in nodes."""
-    max_time: Duration | None = None
+    max_time: Walltime | None = None
     """Maximum walltime of one attempt."""
-    min_nodes: int | None = Field(default=None, ge=1)
+    min_nodes: Whole | None = Field(default=None, ge=1)
     """Minimum number of nodes of one job."""
-    max_nodes: int | None = Field(default=None, ge=1)
+    max_nodes: Whole | None = Field(default=None, ge=1)
     """Maximum number of nodes of one job."""
-    max_node_hours: float | None = Field(default=None, gt=0)
+    max_node_hours: Number | None = Field(default=None, gt=0)
     """Maximum of nodes × walltime of one job, in hours."""
-    max_jobs: int | None = Field(default=None, ge=1)
+    max_jobs: Whole | None = Field(default=None, ge=1)
     """Maximum number of jobs of a user in the queue. A sweep that can exceed it gets a warning."""
-    max_running: int | None = Field(default=None, ge=1)
+    max_running: Whole | None = Field(default=None, ge=1)
     """Maximum number of jobs of a user that run at the same time. A sweep that can exceed it gets a warning."""
-    max_running_nodes: int | None = Field(default=None, ge=1)
+    max_running_nodes: Whole | None = Field(default=None, ge=1)
     """Maximum number of nodes of all running jobs of a user. A sweep that can exceed it gets a warning; a job that asks
     for more of them could never start."""
-    whole_node_gpus: int | None = Field(default=None, ge=1)
+    whole_node_gpus: Whole | None = Field(default=None, ge=1)
     """GPUs of a node that is billed as a whole. A job that uses fewer of them gets a warning."""
     required: list[Literal["account", "partition", "qos", "constraint", "time"]] = []
     """Keys of ``slurm`` that a job must have."""
@@ -775,9 +910,9 @@ class BillingSection(Strict):
 
     unit: str
     """Name of the site's unit: ``core-hours``, ``node-hours``, ``SU``."""
-    per_gpu_hour: float = Field(gt=0)
+    per_gpu_hour: Number = Field(gt=0)
     """Units that an hour of one GPU costs."""
-    per_node_hour: dict[str, Annotated[float, Field(gt=0)]] = {}
+    per_node_hour: dict[str, Annotated[Number, Field(gt=0)]] = {}
     """Units that an hour of a whole node costs, by partition: there, jobs pay for nodes whatever they use of them."""
     min_time: Duration | None = None
     """Shortest time that the site charges a job for."""
@@ -788,13 +923,13 @@ class StorageSection(Strict):
 
     stripe: Annotated[str, StringConstraints(pattern=r"^-{1,2}[A-Za-z][A-Za-z0-9 =.-]*$")] | None = None
     """Options of ``lfs setstripe`` for new directories of checkpoints on Lustre: ``--stripe-count 8``."""
-    purge_after: Duration | None = None
+    purge_after: Interval | None = None
     """Time without access after which the site deletes files: ``30d``. A sweep that can take longer gets a warning."""
     quota: ShellText | None = None
     """Command that prints the user's quotas, for ``cluster check``."""
     source: str | None = None
     """Address of the document that states these values."""
-    read: Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$")] | None = None
+    read: Annotated[str, StringConstraints(pattern=DATE_PATTERN)] | None = None
     """Date on which the source was read: ``"2026-11-23"`` or ``"2026-11"``."""
 
 
@@ -830,7 +965,7 @@ class ClusterSection(Strict):
     """Environment modules that every job loads."""
     setup: list[str] = []
     """Shell lines run before the command."""
-    env: dict[str, str | int | float] = {}
+    env: Environment = {}
     """Environment variables of every job."""
     secrets: Secrets = {}
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
@@ -847,7 +982,7 @@ class ClusterSection(Strict):
     """Documented rules of the site, with their sources. ``lint`` refuses jobs that violate them."""
     gpu: str | None = None
     """GPU model, for estimates of memory and time: ``h100-80gb``, ``h200``, ``a100-80gb``, …"""
-    mfu: float | None = Field(default=None, gt=0, lt=1)
+    mfu: Number | None = Field(default=None, gt=0, lt=1)
     """Expected model FLOPs utilisation of trainings, for estimates of GPU-hours."""
     login_shell: bool = False
     """Run Slurm's commands in a login shell. Needed if only a login shell has them on its ``PATH``."""
@@ -855,23 +990,20 @@ class ClusterSection(Strict):
     """The key of the connection runs only this package's programs: ``lint`` refuses what they cannot do."""
     slurm_bin: ClusterPath | None = None
     """Directory of Slurm's commands, if they are not on the ``PATH``."""
-    login_budget: int | None = Field(default=None, ge=1, le=1000)
+    login_budget: Whole | None = Field(default=None, ge=1, le=1000)
     """Maximum number of logins in an hour from one machine. All its processes share one connection of the system's
     ``ssh``. Default: no limit, and connections of their own."""
-    min_poll_interval: float | None = Field(default=None, ge=1, le=86_400)
+    min_poll_interval: Number | None = Field(default=None, ge=1, le=86_400)
     """Shortest time between two polls of the cluster in seconds, whatever the specs say."""
-    visibility_window: Duration = 300
+    visibility_window: Interval = 300
     """Longest time until an accepted submission appears in ``squeue`` or ``sacct``."""
     signatures: list[str] = []
     """Files with failure signatures for log lines of this site, relative to the profile."""
-    nice: int = Field(default=0, ge=0, le=19)
+    nice: Whole = Field(default=0, ge=0, le=19)
     """Nice value of the commands of jobs, for a machine that also runs Slurm and Airflow."""
     templates: str | None = None
     """Folder with sbatch templates of this cluster, relative to the profile. They replace the project's."""
 
-
-_SHOWN = 200
-"""Characters of a wrong value that a message quotes."""
 
 SectionT = TypeVar("SectionT", bound=Strict)
 
@@ -889,14 +1021,17 @@ def validate(section: type[SectionT], document: YamlDocument) -> SectionT:
     if not isinstance(document.data, dict):
         raise SpecError(document.problem((), "expected keys with values", "write name: …"))
     try:
-        return section.model_validate(document.data)
+        return section.model_validate(document.data, context=WRITTEN)
     except ValidationError as error:
         raise SpecError(list(_problems(error, document, section))) from error
 
 
 def _problems(error: ValidationError, document: YamlDocument, section: type[Strict]) -> Iterator[Problem]:
     details = error.errors(include_url=False)
-    paths = [_document_path(detail["loc"], document) for detail in details]
+    paths = [
+        _document_path((*detail["loc"], *detail.get("ctx", {}).get("entry", ())), document)
+        for detail in details
+    ]
     wanted: dict[KeyPath, list[str]] = {}
     for detail, path in zip(details, paths, strict=True):
         wanted.setdefault(path, []).append(_expected(detail))
@@ -913,9 +1048,16 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
         elif expected := wanted.pop(path, None):
             # a union reports once for every member; the first place is enough
             name = ".".join(str(part) for part in path) or "the document"
+            if expected[0].startswith(("greater", "less")):  # of a number; the text would be an expression
+                expected = expected[:1]
+            if detail["type"] == "refused":
+                yield document.problem(path, f"{name}: {expected[0]}", detail["ctx"]["hint"])
+                continue
+            if "a number" in expected:
+                expected = [text for text in expected if text != "a whole number"]
             hint = "expected " + " or ".join(dict.fromkeys(expected))
-            shown = "…" if _may_be_secret(path) else _shown(detail["input"])
-            if expected[0].startswith(f"{shown} is not"):  # a sentence about the value
+            shown = _shown(detail["input"], path)
+            if expected[0].startswith((f"{shown} is not", f"{shown} cannot")):  # a sentence about the value
                 message, _, hint = expected[0].partition("; ")
                 yield document.problem(path, f"{name}: {message}", hint)
                 continue
@@ -928,21 +1070,24 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
             yield document.problem(path, f"{name} is {shown}", hint)
 
 
-def _shown(value: Any) -> str:
-    """Return a value as messages quote it: short, whatever it is."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # int() of so many digits is not allowed to become text
-        return f"a value of type {type(value).__name__} that is too large to show"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
 SECRET_HINT = "write NAME: {file: PATH}, a private file on the cluster, or {connection: ID}, {variable: NAME}"
 
 
-def _may_be_secret(path: KeyPath) -> bool:
-    """Return whether what stands at a place must not be repeated: it may be a token."""
-    return "secrets" in path or ("env" in path and any(is_secret_name(str(part)) for part in path))
+def _shown(value: Any, path: KeyPath) -> str:
+    """Return a value as messages quote it, without what may be a token."""
+    if isinstance(value, dict | list) and value:
+        return "a mapping" if isinstance(value, dict) else "a list"
+    hidden = "secrets" in path or path[-1:] == ("env",)
+    hidden = hidden or ("env" in path and any(is_secret_name(str(part)) for part in path))
+    return "…" if hidden else shown_value(value)
+
+
+_PATTERNS: Final = {
+    VARIABLE_PATTERN: "letters, digits and '_', not a digit first",
+    NOTIFIER_PATTERN: "the path of a class: package.module.ClassName",
+    DATE_PATTERN: 'a date: "2026-11-23" or "2026-11"',
+}
+"""What values of a pattern are called; names where none is given."""
 
 
 def _expected(detail: Any) -> str:
@@ -956,8 +1101,12 @@ def _expected(detail: Any) -> str:
             return "true or false"
         case "string_type":
             return "text (quote it)"
+        case "list_type" if detail["loc"][-1] == "command":
+            return 'a list of words, such as [bash, -c, "…"]'
         case "list_type":
             return "a list"
+        case "too_short":
+            return "at least one item"
         case "dict_type" | "model_type" | "model_attributes_type":
             return "keys with values"
         case "literal_error":
@@ -965,9 +1114,11 @@ def _expected(detail: Any) -> str:
         case "string_pattern_mismatch" if "{" in context["pattern"]:
             return 'an expression "{{ … }}"'
         case "string_pattern_mismatch":
-            return "letters, digits, '_' and '-'"
+            return _PATTERNS.get(context["pattern"], "letters, digits, '_' and '-'")
         case "value_error":
             return str(context["error"])
+        case "refused":
+            return str(context["message"])
         case _:
             return str(detail["msg"]).lower().removeprefix("input should be ")
 

@@ -16,10 +16,10 @@ DEFAULT_FIELD: Final = "password"
 
 
 def secret_sources(sections: Mapping[str, SecretSection], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the two fields of a job that hold its secrets' sources, expressions evaluated.
+    """Return the two fields of a job with the sources of its secrets, with expressions evaluated.
 
     :param sections: variable → source
-    :param names: what expressions may read
+    :param names: names for expressions
     :return: ``secrets``: variable → path on the cluster; ``delivered``: variable → ``{"connection": ID, "field":
         NAME}`` or ``{"variable": NAME}``
     """
@@ -38,7 +38,7 @@ def secret_sources(sections: Mapping[str, SecretSection], names: Mapping[str, An
 
 
 def source_text(source: Mapping[str, str]) -> str:
-    """Return what messages call a source in Airflow: ``password of the connection wandb``."""
+    """Return the description of a source in Airflow for messages: ``password of the connection wandb``."""
     if "connection" in source:
         return f"{source['field']} of the connection {source['connection']!r}"
     return f"the variable {source['variable']!r}"

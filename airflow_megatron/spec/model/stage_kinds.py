@@ -1,6 +1,6 @@
-"""Stage kinds: what a stage can be. Each is a class, found by the name that ``kind:`` gives.
+"""Stage kinds. Each is a class, found by the name in ``kind:``.
 
-This package's own stand in :mod:`airflow_megatron.megatron.stages`. Another package registers its own with an entry
+Those of this package are in :mod:`airflow_megatron.megatron.stages`. Another package registers its own with an entry
 point of the group ``airflow_megatron.stage_kinds``; CONTRIBUTING.md shows one.
 """
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 TEMPLATES_FOLDER: Final = "templates"
 """Folder of another package's templates, beside the module of its class."""
 PREFETCHED: Final = "AIRFLOW_MEGATRON_PREFETCHED"
-"""Environment variable of a job: the cache, the sweep, and a line for each item that must be there before it starts."""
+"""Environment variable of a job: the cache, the sweep, and a line for each item that must exist before it starts."""
 ReportedAs = Literal["job", "training", "benchmark", "search", "evaluation"]
 
 
 @dataclass(frozen=True)
 class StageProblem:
-    """What is wrong with a job.
+    """A problem of a job.
 
-    :param rule: names the check; jobs with the same problem are reported once
-    :param place: keys of the stage in the spec, or the param that is at fault
+    :param rule: name of the check; jobs with the same problem are reported once
+    :param place: keys of the stage in the spec, or the invalid param
     :param hint: what to write instead
-    :param warning: it is whether the setting is allowed but probably unintended
+    :param warning: whether the setting is allowed but probably unintended
     """
 
     rule: str
@@ -44,11 +44,11 @@ class StageProblem:
 
 @dataclass(frozen=True)
 class CheckpointResult:
-    """What a job makes of one checkpoint, which no second job may make in the same directory.
+    """The output of a job for one checkpoint, which no second job may write in the same directory.
 
-    :param program: end of the word in its command that names the program
+    :param program: suffix of the word in its command that names the program
     :param path: returns the result of an iteration in a run directory
-    :param hint: what to do instead of making it twice; may hold ``{checkpoints}`` and ``{model}``, directories
+    :param hint: what to do instead of writing it twice; may contain ``{checkpoints}`` and ``{model}``, directories
     """
 
     program: str
@@ -59,36 +59,37 @@ class CheckpointResult:
 class StageKind:
     """A kind of stage. The defaults are those of a command that runs once.
 
-    A stage kind holds no state: one object serves all jobs. Each job is submitted by one task of the DAG and watched
-    by a second, whatever its kind.
+    A stage kind has no state: one object serves all jobs. Each job is submitted by one task of the DAG and watched by
+    a second one, for every kind.
     """
 
     runs_trainer: ClassVar[bool] = False
-    """It runs on all GPUs, started by the launcher, and takes the arguments in ``megatron:``, a wrapper and a
+    """Whether it runs on all GPUs, started by the launcher, with the arguments in ``megatron:``, a wrapper and a
     monitor. Such a kind extends :class:`airflow_megatron.megatron.commands.trainer_stage.TrainerStage`."""
     trains: ClassVar[bool] = False
-    """It makes checkpoints: it has a run directory of its own, continues from its newest checkpoint with each attempt,
-    has finished when the last one is complete, and can be rolled back and watched for its health."""
+    """Whether it writes checkpoints. It then has its own run directory, continues from its newest checkpoint in each
+    attempt, has finished when the last one is complete, and supports rollbacks and health checks."""
     works_on: ClassVar[Literal["checkpoints", "models"] | None] = None
-    """What it works on, one or each as it comes: Megatron's checkpoints, or models converted to Hugging Face."""
+    """Its input, one or each when it is saved: Megatron's checkpoints, or models converted to Hugging Face."""
     makes_models: ClassVar[bool] = False
-    """It converts checkpoints to Hugging Face."""
+    """Whether it converts checkpoints to Hugging Face."""
     fetches: ClassVar[bool] = False
-    """It needs the internet, and no Slurm: ``airflow-megatron prefetch`` runs its command on a login node."""
+    """Whether it needs the internet and no Slurm, so that ``airflow-megatron prefetch`` can run its command on a login
+    node."""
     needs_command: ClassVar[bool] = False
-    """Its stages must have ``command:``."""
+    """Whether its stages must have ``command:``."""
     reports_checkpoints: ClassVar[bool] = False
-    """Its jobs may write checkpoints, which its task watches, although it has finished without one."""
+    """Whether its jobs may write checkpoints, which its task watches but does not require."""
     params: ClassVar[tuple[str, ...] | None] = None
-    """The params that its command reads; others that are spelt alike are reported. None: it reads any."""
+    """The params that its command reads; similarly spelt ones are reported. None: any."""
     result: ClassVar[CheckpointResult | None] = None
-    """The kind of output that it makes from a checkpoint."""
+    """Its output for a checkpoint."""
     template: ClassVar[str] = "command.sbatch.j2"
-    """Its sbatch template: of this package in ``sbatch/``, of another one in ``templates/`` beside the class. The
-    project's own template of that name wins."""
+    """Its sbatch template: for kinds of this package in ``sbatch/``, for those of others in ``templates/`` beside the
+    class. A template of that name in the project has precedence."""
     reported_as: ClassVar[ReportedAs] = "job"
-    """Which part of the report and of the results its jobs are in, besides the table of all jobs: they leave the same
-    files as that part reads."""
+    """The part of the report and of the results for its jobs, in addition to the table of all jobs; they must write
+    the files that this part reads."""
 
     @property
     def searches(self) -> bool:
@@ -108,29 +109,29 @@ class StageKind:
         raise NotImplementedError(f"{type(self).__name__} has no command")
 
     def done(self, layout: RunLayout, iteration: int | str) -> str:
-        """Return the file that its work on one checkpoint leaves; of kinds that work on checkpoints or models.
+        """Return its output file for one checkpoint, for kinds that process checkpoints or models.
 
-        :param iteration: of the checkpoint, or ``{iteration}`` for any
+        :param iteration: iteration of the checkpoint, or ``{iteration}`` for any
         """
         raise NotImplementedError(f"{type(self).__name__} does not work on checkpoints")
 
     def runs_first_on_login_node(self, job: Job) -> bool:
-        """Return whether a job's command runs on a login node before the job is submitted; it is run again there."""
+        """Return whether a job's command runs on a login node before the job is submitted, and again in the job."""
         return False
 
     def outputs(self, job: Job) -> tuple[str, ...]:
-        """Return the files, absolute, without which a job that ended well has not finished, besides ``outputs:``."""
+        """Return absolute paths of files that a successful job must have written, in addition to ``outputs:``."""
         return ()
 
     def environment_of_later(self, job: Job, cluster: ClusterProfile) -> Mapping[str, str]:
-        """Return environment variables that the jobs after this one get, unless the spec gives them.
+        """Return environment variables for the following jobs, unless the spec sets them.
 
         :raises CommandError: if a param is missing, unknown or of the wrong type
         """
         return {}
 
     def problems(self, job: Job) -> Iterable[StageProblem]:
-        """Return the problems of a job besides its command, before it is submitted."""
+        """Return the problems of a job, other than those of its command, before its submission."""
         return ()
 
 
@@ -151,5 +152,5 @@ STAGE_KINDS: Final = Registry(
 
 
 def kinds_with(trait: str) -> list[str]:
-    """Return the names of the kinds of which a trait (``runs_trainer``, ``works_on``, …) holds, for messages."""
+    """Return the names of the kinds with a trait (``runs_trainer``, ``works_on``, …), for messages."""
     return [name for name in STAGE_KINDS.names() if getattr(STAGE_KINDS[name], trait)]

@@ -1,4 +1,4 @@
-"""The stage tree of a sweep: which stages exist and what each follows; known without expanding the points."""
+"""The stage tree of a sweep: the stages and their parents, known without expanding the points."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from airflow_megatron.spec.model.dag_names import MAX_STAGES, too_many_stages
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS, kinds_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+    from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
     from airflow_megatron.spec.model.schema import (
         ConditionSection,
         StageKindName,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 MAX_LABEL: Final = 100
-"""Characters of a ``for_each`` value, or of its name."""
+"""Maximum number of characters of a ``for_each`` value, or of its name."""
 
 Waits = Literal["parent", "checkpoint", "log", "condition"]
 
@@ -41,13 +41,13 @@ class StageInstance:
     :param kind: kind of the stage
     :param scope: ``sweep`` for stages that run once for all points
     :param parent: name of the instance that it follows, or None
-    :param branch: name of the instance whose run directory it works in, or None: of a training, or of a stage that
-        works on a checkpoint outside the sweep
-    :param values: variables that ``for_each`` gives to this instance
+    :param branch: name of the instance whose run directory it uses, or None: a training, or a stage that processes a
+        checkpoint outside the sweep
+    :param values: variables of this instance from ``for_each``
     :param after: other instances whose submission its start condition needs
     :param after_end: those of them that must have finished
-    :param waits: what stands before its submission: its parent being finished, a checkpoint or a line in the log of
-        its parent, or another condition
+    :param waits: what its submission waits for: the end of its parent, a checkpoint or a line in the log of its
+        parent, or another condition
     """
 
     name: str
@@ -64,7 +64,7 @@ class StageInstance:
 
     @property
     def trains(self) -> bool:
-        """Whether it makes checkpoints and continues from them."""
+        """Whether it writes checkpoints and continues from them."""
         return STAGE_KINDS[self.kind].trains
 
 
@@ -93,7 +93,7 @@ def stage_tree(spec: SweepSpecSection, document: YamlDocument) -> tuple[StageIns
 
 
 def instances_of(stage: str, instance: StageInstance, tree: Sequence[StageInstance]) -> list[StageInstance]:
-    """Return the instances that ``instance`` means by the name of a stage or of an instance.
+    """Return the instances to which ``instance`` refers by the name of a stage or of an instance.
 
     That is the instance of this name, or the one that it descends from, or those with the same ``for_each`` value,
     or all of the stage's.
@@ -112,7 +112,7 @@ def instances_of(stage: str, instance: StageInstance, tree: Sequence[StageInstan
 
 
 def condition_stages(condition: ConditionSection) -> list[str]:
-    """Return the stages that a condition names, in its order."""
+    """Return the stages in a condition, in order."""
     finished = condition.finished or []
     stages = [finished] if isinstance(finished, str) else list(finished)
     stages += [condition.of] if condition.of else []
@@ -149,7 +149,7 @@ def _with_waits(
 
 
 def _needed_ends(condition: ConditionSection) -> list[str]:
-    """Return the stages that must have finished for a condition to hold, whatever else does."""
+    """Return the stages that must have finished for a condition to hold."""
     finished = condition.finished or []
     stages = [finished] if isinstance(finished, str) else list(finished)
     for part in condition.all or ():
@@ -178,7 +178,7 @@ def _instance(
         branch = parent.branch if parent else None
         name = f"{branch}.{stage}" if branch else stage
         if section.start is not None and section.start.from_ is not None:
-            branch = f"{name}{suffix}"  # what it makes is of another checkpoint than its parent's
+            branch = f"{name}{suffix}"  # its output is from a different checkpoint than its parent's
     name += suffix
     parent_name = parent.name if parent else None
     return StageInstance(
@@ -247,13 +247,21 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
         if section.each_checkpoint:
             problems += _each_checkpoint_problems(stage, section, spec, document)
         kind = STAGE_KINDS[section.kind]
-        if kind.works_on and not any(_parents_of(section)) and not section.start:
+        if kind.works_on and not any(_parents_of(section)) and not _has_source(section):
             what = "a Hugging Face model" if kind.works_on == "models" else "checkpoints"
             hint = f"add parent: …, or start: {{from: DIRECTORY}} for {what} that you have"
             problems.append(document.problem(("stages", stage), f"{section.kind} needs a parent", hint))
-        elif kind.works_on == "models" and not section.start and not _may_have_models(section, spec):
+        elif kind.works_on == "models" and not _has_source(section) and not _may_have_models(section, spec):
             message = f"{section.kind} needs a Hugging Face model, and no stage before it makes one"
             hint = f"add a stage of kind {' or '.join(kinds_with('makes_models'))} and name it as the parent"
+            problems.append(document.problem(("stages", stage, "parent"), message, hint))
+        elif (
+            kind.works_on == "checkpoints"
+            and not _has_source(section)
+            and not _may_have_checkpoints(section, spec)
+        ):
+            message = f"{section.kind} needs checkpoints, and no stage before it saves any"
+            hint = f"name a stage of kind {' or '.join(kinds_with('trains'))} as the parent"
             problems.append(document.problem(("stages", stage, "parent"), message, hint))
         if kind.needs_command and not section.command:
             message = f"kind: {section.kind} needs a command"
@@ -262,8 +270,13 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
         raise SpecError(problems)
 
 
+def _has_source(section: StageSection) -> bool:
+    """Return whether a stage works on, or starts from, what is outside the sweep."""
+    return section.start is not None and section.start.from_ is not None
+
+
 def _may_have_models(section: StageSection, spec: SweepSpecSection) -> bool:
-    """Return whether a stage between the training and this one converts checkpoints or runs a command of its own."""
+    """Return whether a stage between the training and this one converts checkpoints or runs a command."""
     waiting, seen = [*_parents_of(section)], set[str]()
     while waiting:
         parent = waiting.pop()
@@ -273,13 +286,31 @@ def _may_have_models(section: StageSection, spec: SweepSpecSection) -> bool:
         kind = STAGE_KINDS[spec.stages[parent].kind]
         if kind.makes_models or kind.needs_command:
             return True
-        if not kind.trains:  # what precedes a training does not make models of it
+        if not kind.trains:  # stages before a training do not convert its checkpoints
             waiting += _parents_of(spec.stages[parent])
     return False
 
 
+def _may_have_checkpoints(section: StageSection, spec: SweepSpecSection) -> bool:
+    """Return whether a stage before this one trains, runs a command of its own, or has a source of its own."""
+    waiting, seen = [*_parents_of(section)], set[str]()
+    while waiting:
+        parent = waiting.pop()
+        if parent is None or parent in seen:
+            continue
+        if parent not in spec.stages:  # reported as unknown
+            return True
+        seen.add(parent)
+        other = spec.stages[parent]
+        kind = STAGE_KINDS[other.kind]
+        if kind.trains or kind.reports_checkpoints or other.command or _has_source(other):
+            return True
+        waiting += _parents_of(other)
+    return False
+
+
 def _start_problems(stage: str, section: StageSection, document: YamlDocument) -> list[Problem]:
-    """Report what a stage cannot start from, and waits without a parent to wait for."""
+    """Report an invalid source of a stage, and start conditions on a missing parent."""
     start, place = section.start, ("stages", stage, "start")
     if start is None:
         return []
@@ -289,10 +320,7 @@ def _start_problems(stage: str, section: StageSection, document: YamlDocument) -
         if alone is not None:
             hint = "start: {checkpoint: N}, or from: DIRECTORY for one outside the sweep"
             return [document.problem((*place, alone), f"{alone} is of a checkpoint that from: names", hint)]
-        if not any(_parents_of(section)):
-            hint = "add parent: …, or from: DIRECTORY for a checkpoint outside the sweep"
-            return [document.problem(place, "start needs a parent", hint)]
-        return []
+        return _parentless_problems(stage, section, document)
     kind = STAGE_KINDS[section.kind]
     if not kind.loads_checkpoint:
         hint = f"from: is for stages of kind {', '.join(kinds_with('loads_checkpoint'))}"
@@ -307,9 +335,36 @@ def _start_problems(stage: str, section: StageSection, document: YamlDocument) -
     if start.mode is not None and not kind.trains:
         message, hint = f"mode is of a training, and the stage is of kind {section.kind}", "drop mode:"
         problems.append(document.problem((*place, "mode"), message, hint))
-    if start.log is not None and start.of is None and not any(_parents_of(section)):
-        problems.append(document.problem((*place, "log"), "log needs a parent", "add parent: …, or of: …"))
+    return [*problems, *_parentless_problems(stage, section, document)]
+
+
+def _parentless_problems(stage: str, section: StageSection, document: YamlDocument) -> list[Problem]:
+    """Report conditions on the parent's checkpoints or log in the start of a stage without a parent."""
+    if section.start is None or any(_parents_of(section)):
+        return []
+    from_outside = _has_source(section)
+    problems: list[Problem] = []
+    for path, condition in _parts(section.start, ("stages", stage, "start")):
+        if condition.of is not None:
+            continue
+        if condition.checkpoint is not None and not (from_outside and condition is section.start):
+            hint = "add parent: …, or of: STAGE, or from: DIRECTORY for a checkpoint outside the sweep"
+            problems.append(document.problem(path, "start needs a parent", hint))
+        if condition.log is not None:
+            message = "log needs a parent" if from_outside else "start needs a parent"
+            place = (*path, "log") if from_outside else path
+            problems.append(document.problem(place, message, "add parent: …, or of: STAGE"))
     return problems
+
+
+def _parts(condition: ConditionSection, path: KeyPath) -> Iterator[tuple[KeyPath, ConditionSection]]:
+    """Yield a condition and those nested in it, with their places."""
+    yield path, condition
+    for word, parts in (("all", condition.all), ("any", condition.any)):
+        for index, part in enumerate(parts or ()):
+            yield from _parts(part, (*path, word, index))
+    if condition.not_ is not None:
+        yield from _parts(condition.not_, (*path, "not"))
 
 
 def _unknown_stages(
@@ -317,15 +372,27 @@ def _unknown_stages(
 ) -> list[Problem]:
     """Report conditions that name a stage that does not exist."""
     problems: list[Problem] = []
-    for word, condition in (("start", section.start), ("cancel", section.cancel), ("finish", section.finish)):
+    conditions: list[tuple[str, KeyPath, ConditionSection | None]] = [
+        *((word, (word,), getattr(section, word)) for word in ("start", "cancel", "finish")),
+        *(("when", ("events", index, "when"), event.when) for index, event in enumerate(section.events)),
+    ]
+    for word, path, condition in conditions:
         for other in condition_stages(condition) if condition else ():
             if _section_of(other, spec) is None:
                 hint = did_you_mean(other, spec.stages) or f"stages: {', '.join(spec.stages)}"
-                place = ("stages", stage, word)
+                place: KeyPath = ("stages", stage, *path)
                 problems.append(
                     document.problem(place, f"{word} names {other!r}, which is not a stage", hint)
                 )
+            elif other == stage and word in ("cancel", "finish") and stage in _finished_stages(condition):
+                message = f"{word} waits for the end of {stage!r} itself"
+                problems.append(document.problem(("stages", stage, word), message, "name another stage"))
     return problems
+
+
+def _finished_stages(condition: ConditionSection | None) -> list[str]:
+    finished = (condition and condition.finished) or []
+    return [finished] if isinstance(finished, str) else list(finished)
 
 
 def _array_problems(
@@ -400,7 +467,7 @@ def _parents_first(spec: SweepSpecSection, document: YamlDocument) -> list[str]:
 
 
 def _read_stages(stage: str, spec: SweepSpecSection, document: YamlDocument) -> list[str]:
-    """Return the stages whose names, directories or params a stage's own expressions read."""
+    """Return the stages whose names, directories or params a stage's expressions read."""
     section = spec.stages[stage].model_dump(exclude_none=True, exclude={"events", "cancel", "finish"})
     try:
         read = attribute_names(section, "stages")
@@ -412,7 +479,7 @@ def _read_stages(stage: str, spec: SweepSpecSection, document: YamlDocument) -> 
 
 
 def _section_of(name: str, spec: SweepSpecSection) -> str | None:
-    """Return the stage that an instance's name belongs to: ``cooldown_100M.convert`` is of ``convert``."""
+    """Return the stage of an instance by its name: ``convert`` for ``cooldown_100M.convert``."""
     own = name.rsplit(".", 1)[-1]
     return next((stage for stage in spec.stages if own == stage or own.startswith(f"{stage}_")), None)
 
@@ -420,12 +487,10 @@ def _section_of(name: str, spec: SweepSpecSection) -> str | None:
 def _check_unique(tree: Sequence[StageInstance], document: YamlDocument) -> None:
     seen: dict[str, StageInstance] = {}
     for instance in tree:
-        if instance.name in seen:
-            raise SpecError(
-                document.problem(
-                    ("stages", instance.stage),
-                    f"two stages are named {instance.name!r}",
-                    "rename a stage or value",
-                )
-            )
-        seen[instance.name] = instance
+        other = seen.setdefault(instance.name, instance)
+        if other is not instance:
+            hint = "rename a stage or value"
+            if other.stage == instance.stage and other.parent != instance.parent:
+                hint = f"{other.parent} and {instance.parent} are of one branch: write a stage after each of them"
+            message = f"two stages are named {instance.name!r}"
+            raise SpecError(document.problem(("stages", instance.stage), message, hint))

@@ -24,7 +24,7 @@ class Point:
     """One combination of swept values.
 
     :param name: unique in the sweep; also the run id of its DAG run
-    :param values: what the sweep assigns, expressions not yet evaluated
+    :param values: values from the sweep, expressions not yet evaluated
     :param swept: the keys that vary, in document order; ``stage.key`` varies for that stage only
     """
 
@@ -35,17 +35,17 @@ class Point:
 
 @dataclass(frozen=True)
 class SweepSettings:
-    """What Airflow needs to know of a sweep.
+    """The settings of a sweep for Airflow.
 
-    :param description: shown above the DAG
+    :param description: text above the DAG
     :param cluster: name of the cluster profile, the first of several
     :param clusters: names of the profiles among which the points are distributed; empty for one profile
-    :param tags: of the DAGs
-    :param max_active_points: points in flight
+    :param tags: tags of the DAGs
+    :param max_active_points: maximum number of active points
     :param poll_interval: seconds between two polls of the cluster
-    :param max_jobs: jobs in the queue at the same time, None for any number
+    :param max_jobs: maximum number of jobs in the queue, None for no limit
     :param notify: the notifiers and their notices
-    :param trackers: which trackers receive the records of trainings
+    :param trackers: trackers that receive the records of trainings
     """
 
     description: str = ""
@@ -78,8 +78,8 @@ def named_clusters(value: str | Sequence[str]) -> dict[str, Any]:
 class Sweep(ABC):
     """A loaded sweep spec. Loading checks the document and the stage tree; points are expanded on first use.
 
-    :param name: of the sweep and its DAG
-    :param document: the YAML behind it, for messages
+    :param name: name of the sweep and its DAG
+    :param document: its YAML document, for messages
     :param settings: settings for Airflow
     :param tree: its stages, parents first
     """
@@ -96,7 +96,7 @@ class Sweep(ABC):
     def points(self) -> tuple[Point, ...]:
         """The points in document order.
 
-        :raises SpecError: on a malformed sweep block, a failing expression, a repeated or unusable name
+        :raises SpecError: on an invalid sweep block, a failing expression, a repeated or invalid name
         """
         return tuple(self._points())
 
@@ -125,7 +125,7 @@ class Sweep(ABC):
 
     @abstractmethod
     def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
-        """Return the jobs of one point, those of the whole sweep included, parents first.
+        """Return the jobs of one point, including those of the whole sweep, parents first.
 
         :raises SpecError: if an expression of a stage fails
         """
@@ -136,14 +136,14 @@ class Sweep(ABC):
 
     @abstractmethod
     def names_of(self, point: Point) -> Mapping[str, Any]:
-        """Return what an expression that chooses points may read, expressions not yet evaluated."""
+        """Return the values for an expression that selects points, expressions not yet evaluated."""
 
     def place_of(self, stage: str, name: str) -> KeyPath:
-        """Return where the document gives a parameter of a stage, for messages."""
+        """Return the position of a parameter of a stage in the document, for messages."""
         return (name,)
 
     def warnings(self) -> list[Problem]:
-        """Return warnings about what is allowed but probably unintended."""
+        """Return warnings about values that are allowed but probably unintended."""
         return []
 
     @abstractmethod

@@ -1,8 +1,9 @@
-"""Trainers: what runs the trainings of a sweep. Each is a class, found by the name that ``trainer:`` gives.
+"""Trainers: the programs of the trainings of a sweep. Each is a class, found by the name in ``trainer:``.
 
-This package's own stand in :mod:`airflow_megatron.megatron.trainers`, a folder each. Another package registers its own
-with an entry point of the group ``airflow_megatron.trainers``; CONTRIBUTING.md shows one. Here stands what is known
-without a table of arguments; every trainer extends :class:`airflow_megatron.megatron.trainers.trainer.MegatronTrainer`.
+Those of this package are in :mod:`airflow_megatron.megatron.trainers`, one folder each. Another package registers its
+own with an entry point of the group ``airflow_megatron.trainers``; CONTRIBUTING.md shows one. This module has the
+properties that need no table of arguments; every trainer extends
+:class:`airflow_megatron.megatron.trainers.trainer.MegatronTrainer`.
 """
 
 from __future__ import annotations
@@ -22,24 +23,25 @@ class Trainer:
     """A trainer. The defaults are those of a fork of Megatron-LM with additional arguments."""
 
     has_entries: ClassVar[bool] = False
-    """It has training scripts for other models than GPT, which ``entry:`` names."""
+    """Whether it has training scripts for other models than GPT, selected by ``entry:``."""
     ramp_up_ignored_since: ClassVar[tuple[int, ...] | None] = None
-    """The first Megatron release with which it does not grow the batch, ``rampup_batch_size``."""
+    """The first Megatron release with which it does not support ``rampup_batch_size``."""
     launchers: ClassVar[tuple[str, ...]] = ()
-    """Launchers from which it takes its ranks, besides those that serve every trainer."""
+    """Launchers from which it reads its ranks, in addition to those for every trainer."""
     always_distributed: ClassVar[bool] = False
     """Whether it needs a rendezvous address even for a single rank."""
     resumes_by_tag: ClassVar[bool] = False
     """Whether a resumed attempt gets ``--load-tag`` with the directory of the newest checkpoint."""
     suggests_afterwards: ClassVar[bool] = False
-    """Its search for a learning rate writes the curve alone; ``lr_finder.py suggest`` reads it when it has ended."""
+    """Whether its search for a learning rate writes only the curve, which ``lr_finder.py suggest`` reads at the
+    end."""
     environment_is_ours: ClassVar[bool] = False
-    """``cluster install`` makes its environment, from this package's lock file."""
+    """Whether ``cluster install`` creates its environment, from this package's lock file."""
     checkout_script: ClassVar[str] = ""
-    """The script that puts its checkout on a machine: ``SCRIPT RELEASE DIRECTORY``; empty if there is none."""
+    """The script that creates its checkout: ``SCRIPT RELEASE DIRECTORY``; empty if there is none."""
 
     def load_words(self, iteration: int) -> tuple[str, ...]:
-        """Return the arguments that choose one checkpoint of the directory that it loads from."""
+        """Return the arguments that select one checkpoint in its load directory."""
         return ("--ckpt-step", str(iteration))
 
     def checkpoint_directory(self, iteration: int) -> str:
@@ -47,22 +49,22 @@ class Trainer:
         return directory_name(iteration)
 
     def judge_checkpoint(self, files: Mapping[str, int], *, passed: bool) -> tuple[Completeness, str] | None:
-        """Judge a checkpoint directory, of any trainer, in a layout of this one's own; None for every other layout.
+        """Judge a checkpoint directory, of any trainer, in the layout of this trainer; None for other layouts.
 
-        Megatron-LM's formats and DeepSpeed's are known to all trainers. Directories are named as Megatron-LM or
-        DeepSpeed names them (:meth:`checkpoint_directory`), whatever is in them.
+        The formats of Megatron-LM and DeepSpeed are supported for all trainers. Directories have the names of
+        Megatron-LM or DeepSpeed (:meth:`checkpoint_directory`), regardless of their content.
 
         :param files: path below the directory, two levels deep → size in bytes
-        :param passed: the tracker holds this iteration or a later one
-        :return: whether it can be loaded (``incomplete``: it must not be; ``unverifiable``: the listing cannot
-            decide), and one sentence that names what decided
+        :param passed: whether the tracker has this iteration or a later one
+        :return: whether it can be loaded (``incomplete``: it must not be; ``unverifiable``: the listing is not
+            decisive), and one sentence with the decisive fact
         """
         return None
 
     def in_megatrons_words(self, block: bytes) -> bytes:
-        """Return whole lines of a log, of any trainer, with those of this one in Megatron-LM's words.
+        """Return complete lines of a log, of any trainer, with those of this trainer in Megatron-LM's wording.
 
-        :return: the block itself where there is none
+        :return: the block itself if there are none
         """
         return block
 

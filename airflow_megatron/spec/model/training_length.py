@@ -1,4 +1,4 @@
-"""The iteration at which a training ends, also where its length is given in samples."""
+"""The iteration at which a training ends, also if its length is given in samples."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MOST_STEPS = 10_000_000
 def last_iteration(params: Mapping[str, Any], trainer: Trainer, release: str) -> int | None:
     """Return the iteration at which a training ends, None if its parameters do not determine it.
 
-    Follows ``update_train_iters`` of upstream's ``megatron/training/training.py``: batches that grow make more
-    iterations of the same samples.
+    Source: ``update_train_iters`` of upstream's ``megatron/training/training.py``; with growing batches, the same
+    samples take more iterations.
 
-    :param params: a job's
-    :param trainer: of the sweep
+    :param params: params of a job
+    :param trainer: trainer of the sweep
     :param release: an upstream tag
     """
     if (given := params.get("train_iters")) is not None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.documents.quantities import parse_duration
-from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate_tree
+from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate_tree, is_template, within
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
-from airflow_megatron.spec.trust.quoting import QuotingError, quote
+from airflow_megatron.spec.trust.plain_text import shown_value
+from airflow_megatron.spec.trust.quoting import QuotingError, checked_path, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import ConditionSection, EachCheckpointSection, EventSection
+
+
+_GROUP: Final = re.compile(r"\(\?P<(\w+)>")
+_USED_GROUP: Final = re.compile(r"\bam_match_(\w+)")
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,21 @@ def resolved_condition(section: ConditionSection, scope: ConditionScope) -> Cond
         parts += [Condition("finished", path=job.stage_dir) for job in scope.jobs_of(stage)]
     if section.checkpoint is not None:
         iteration = whole_iteration(evaluate_tree(section.checkpoint, scope.names), "checkpoint")
+        for job in _subjects(section, scope):
+            if job.branch is None and not (job.stage_kind.reports_checkpoints or job.command):
+                with within("checkpoint"):
+                    raise ExpressionError(
+                        f"checkpoint: the stage {job.stage} ({job.kind}) saves none; name another with of:"
+                    )
         parts += [
             Condition("checkpoint", path=job.checkpoint_dir, iteration=iteration, producer=job.stage_dir)
             for job in _subjects(section, scope)
         ]
+    if section.of is not None and section.checkpoint is None and section.log is None:
+        with within("of"):
+            raise ExpressionError(
+                "of: says whose checkpoint or log is meant; add checkpoint: or log:, or drop it"
+            )
     if section.log is not None:
         pattern = checked_pattern(evaluate_tree(section.log, scope.names), "log")
         parts += [
@@ -58,7 +75,11 @@ def resolved_condition(section: ConditionSection, scope: ConditionScope) -> Cond
         path = str(evaluate_tree(section.file, scope.names))
         if not path.strip():
             raise ExpressionError("file: is empty; write a path")
-        parts.append(Condition("file", path=path if path.startswith("/") else f"{scope.run_dir}/{path}"))
+        try:
+            path = checked_path(path if path.startswith("/") else f"{scope.run_dir}/{path}")
+        except QuotingError as error:
+            raise ExpressionError(f"file: {error}") from error
+        parts.append(Condition("file", path=path))
     if section.prints is not None and section.command is None:
         raise ExpressionError("prints: is the output of a command; add command:")
     if section.command is not None:
@@ -157,6 +178,15 @@ def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> 
         )
     if section.do == "run" and section.command is None:
         raise ExpressionError(f"{name}: do: run needs a command")
+    for key, reaction in (("command", "run"), ("message", "notify")):
+        if getattr(section, key) and section.do != reaction:
+            with within(key):
+                raise ExpressionError(
+                    f"{name}: {key} belongs to do: {reaction}, not to do: {section.do}; drop it, or add an event with"
+                    f" do: {reaction}"
+                )
+    if section.command is not None and on == "log":
+        _check_groups(section, name)
     return Event(
         name=name,
         on="log" if on == "log" else "state" if on == "state" else "idle",
@@ -168,6 +198,22 @@ def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> 
         message=str(evaluate_tree(section.message, scope.names)),
         limit=section.limit,
     )
+
+
+def _check_groups(section: EventSection, name: str) -> None:
+    """Refuse a command that reads a group which its pattern does not have; an expression may add any."""
+    words = [section.command] if isinstance(section.command, str) else section.command or []
+    pattern = section.log or ""
+    if is_template(pattern):
+        return
+    groups = set(_GROUP.findall(pattern))
+    for used in _USED_GROUP.findall(" ".join(map(str, words))):
+        if used not in groups:
+            known = f"its groups: {', '.join(sorted(groups))}" if groups else f"write (?P<{used}>…) in it"
+            with within("command"):
+                raise ExpressionError(
+                    f"{name}: the pattern has no group {used!r}, which $am_match_{used} is; {known}"
+                )
 
 
 def command_text(command: str | Sequence[object], names: Mapping[str, Any]) -> str:
@@ -208,7 +254,9 @@ def whole_iteration(value: object, name: str, least: int = 1) -> int:
     :raises ExpressionError: if it is not a whole number, or below ``least``
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ExpressionError(f"{name} is {value!r}, not an iteration (a whole number from {least})")
+        raise ExpressionError(
+            f"{name} is {shown_value(value)}, not an iteration (a whole number from {least})"
+        )
     return value
 
 
@@ -218,7 +266,11 @@ def training_end(training: Job) -> int | None:
     :raises ExpressionError: if ``train_iters`` is not a whole number
     """
     if "train_iters" in training.params:
-        return whole_number(training.params["train_iters"], "train_iters")
+        try:
+            return whole_number(training.params["train_iters"], "train_iters")
+        except ExpressionError as error:
+            error.parameter, error.stage = "train_iters", training.stage
+            raise
     return training.last_iteration
 
 
@@ -230,16 +282,19 @@ def whole_number(value: object, name: str) -> int:
     try:
         return int(value)  # type: ignore[call-overload,no-any-return]  # the call says what it takes
     except (TypeError, ValueError, OverflowError) as error:
-        raise ExpressionError(f"{name} is {value!r}, not a whole number") from error
+        raise ExpressionError(f"{name} is {shown_value(value)}, not a whole number") from error
 
 
-def duration_seconds(value: Any, name: str) -> int:
+def duration_seconds(
+    value: Any, name: str, parse: Callable[[int | float | str], int] = parse_duration
+) -> int:
     """Return a duration in seconds.
 
-    :raises ExpressionError: if it is none
+    :param parse: parser of the value: :func:`.parse_duration`, or :func:`.parse_walltime` for a walltime
+    :raises ExpressionError: if it refuses the value
     """
     try:
-        return parse_duration(value)
+        return parse(value)
     except ValueError as error:
         raise ExpressionError(f"{name}: {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,13 +11,21 @@ import msgspec
 from pydantic import ValidationError
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.quantities import parse_interval, parse_memory, parse_walltime
 from airflow_megatron.spec.expressions.resolution import (
     ExpressionError,
     evaluate_tree,
     resolve,
     template_names,
+    within,
 )
-from airflow_megatron.spec.layout.run_layout import RunLayout, SweepLayout, model_config_of, result_dir
+from airflow_megatron.spec.layout.run_layout import (
+    RUN_FOLDERS,
+    RunLayout,
+    SweepLayout,
+    model_config_of,
+    result_dir,
+)
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource, escaped, resolved_source
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.jobs import Dependency, Job
@@ -43,11 +52,17 @@ from airflow_megatron.spec.native.conditions import (
     whole_number,
 )
 from airflow_megatron.spec.native.stages import RESOURCES
+from airflow_megatron.spec.trust.plain_text import shown_value
+from airflow_megatron.spec.trust.quoting import QuotingError, checked_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pydantic_core import ErrorDetails
+
+    from airflow_megatron.spec.documents.yaml_document import KeyPath
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.conditions import Event
     from airflow_megatron.spec.model.schema import StageSection
     from airflow_megatron.spec.model.stage_tree import StageInstance
     from airflow_megatron.spec.model.sweep import Point
@@ -75,12 +90,20 @@ class JobBuilder:
 
         :raises SpecError: if an expression fails or run directories collide
         """
+        of_point: list[StageInstance] = []
         for instance in self.tree:
             with self._placed_errors(instance):
-                self.made[instance.name] = self._job(instance)
+                if self._is_of_point(instance):
+                    self.made[instance.name] = self._job(instance)
+                    of_point.append(instance)
+        is_filtered = len(of_point) < len(self.tree)
+        if self.point and is_filtered and all(instance.scope == "sweep" for instance in of_point):
+            message = f"the filters of the stages leave none at point {self.point.name}"
+            hint = "drop the point: sweep: {filter: …}"
+            raise SpecError(self.sweep.document.problem(("stages",), message, hint))
         self._check_branches()
         jobs: list[Job] = []
-        for instance in self.tree:
+        for instance in of_point:
             with self._placed_errors(instance):
                 jobs.append(self._with_conditions(instance))
         return jobs
@@ -91,13 +114,26 @@ class JobBuilder:
         try:
             yield
         except ExpressionError as error:
-            problem = self.sweep.expression_problem(error, ("stages", instance.stage))
-            where = f"stage {instance.name}" + (f" at point {self.point.name}" if self.point else "")
+            place: KeyPath = ("stages", instance.stage, *error.keys)
+            positions = self.sweep.document.positions
+            if place not in positions and error.keys in positions:  # a section of the whole sweep
+                place = error.keys
+            error.stage = error.stage or instance.name
+            problem = self.sweep.expression_problem(error, place)
+            where = f"stage {error.stage}" + (f" at point {self.point.name}" if self.point else "")
             raise SpecError(
                 Problem(
                     problem.file, problem.line, problem.column, f"{where}: {problem.message}", problem.hint
                 )
             ) from error
+
+    def _is_of_point(self, instance: StageInstance) -> bool:
+        """Return whether the point has a stage: neither its filter nor that of a stage before it drops it."""
+        if instance.parent is not None and instance.parent not in self.made:
+            return False
+        recipe = self.recipes.by_name[instance.name]
+        with within("filter"):
+            return self.sweep.passes(recipe.section.filter, self._raw_values(instance, recipe))
 
     def _job(self, instance: StageInstance) -> Job:
         recipe = self.recipes.by_name[instance.name]
@@ -118,11 +154,16 @@ class JobBuilder:
             "job_name": name,
             "python": self.cluster.python,
             "megatron_lm_dir": self.cluster.megatron_lm_dir,
-            "stages": {name: self._visible(self.made[other]) for name, other in recipe.visible.items()},
+            "stages": {
+                name: self._visible(self.made[other])
+                for name, other in recipe.visible.items()
+                if other in self.made
+            },
         }
         if parent:
             given["parent"] = _visible(parent)
-        run_dir = self._run_dir(instance, section, raw, given)
+        with within("run_dir"):
+            run_dir = self._run_dir(instance, section, raw, given)
         given["run_dir"] = run_dir
         point_swept = () if shared or not self.point else self.point.swept
         prefix = f"{instance.stage}."
@@ -137,10 +178,11 @@ class JobBuilder:
         resolved = resolve(raw, given, wanted)
         names = {**given, **resolved}
         self.names[instance.name] = names
-        start, depends_on = self._start(instance, section, parent, names)
         source = None
-        if section.start is not None and section.start.from_ is not None:
-            source = resolved_source(section.start, section.kind, names)
+        with within("start"):
+            start, depends_on = self._start(instance, section, parent, names)
+            if section.start is not None and section.start.from_ is not None:
+                source = resolved_source(section.start, section.kind, names)
         return Job(
             name=name,
             sweep=self.sweep.name,
@@ -163,7 +205,7 @@ class JobBuilder:
             else self._iteration(instance, parent, start, resolved),
             source=source,
             command=tuple(str(evaluate_tree(word, names)) for word in section.command or ()),
-            outputs=tuple(_under(run_dir, str(evaluate_tree(item, names))) for item in section.outputs),
+            outputs=_outputs(section, run_dir, names),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
             env=_environment(recipe.env, names),
             **secret_sources(recipe.secrets, names),
@@ -189,7 +231,8 @@ class JobBuilder:
             if section.wrapper or section.monitor:
                 key = "wrapper" if section.wrapper else "monitor"
                 kinds = ", ".join(kinds_with("runs_trainer"))
-                raise ExpressionError(f"{key} is for stages of kind {kinds}, not {section.kind}")
+                with within(key):
+                    raise ExpressionError(f"{key} is for stages of kind {kinds}, not {section.kind}")
             return additions
         if self.spec.entry is not None:
             additions["entry"] = self.spec.entry
@@ -201,8 +244,9 @@ class JobBuilder:
         monitor = self.spec.monitor if section.monitor is None else section.monitor
         if monitor:
             asked = MonitorSection() if monitor is True else monitor
-            every = duration_seconds(evaluate_tree(asked.every, names), "monitor.every")
-            additions["monitor"] = {"every": max(1, int(every)), "command": asked.command}
+            with within("monitor", "every"):
+                every = duration_seconds(evaluate_tree(asked.every, names), "monitor.every", parse_interval)
+            additions["monitor"] = {"every": every, "command": asked.command}
         return additions
 
     def _visible(self, job: Job) -> dict[str, Any]:
@@ -229,10 +273,11 @@ class JobBuilder:
             return self.made[instance.branch].run_dir
         if section.run_dir is not None:
             needed = resolve(raw, given, template_names(section.run_dir))
-            relative = str(evaluate_tree(section.run_dir, {**given, **needed}))
+            relative = str(evaluate_tree(section.run_dir, {**given, **needed}, raw))
             if relative.startswith("/") or ".." in relative.split("/"):
                 raise ExpressionError(f"run_dir {relative!r} must stay inside the point's directory")
-            return f"{self.point_dir}/{relative}".removesuffix("/.")
+            # one directory has one name: ./x/ is x, by which directories of stages are compared
+            return posixpath.normpath(f"{self.point_dir}/{relative}")
         return (
             self.point_dir
             if instance.name == self.recipes.main_branch
@@ -248,6 +293,11 @@ class JobBuilder:
             return None, tuple(Dependency(job.name, job.stage, "condition") for job in others)
         start = section.start
         if start is not None and instance.waits == "checkpoint":
+            if parent.branch is None and not (parent.stage_kind.reports_checkpoints or parent.command):
+                with within("checkpoint"):
+                    raise ExpressionError(
+                        f"start.checkpoint: the parent {parent.stage} ({parent.kind}) saves no checkpoints; drop start:"
+                    )
             iteration = whole_iteration(evaluate_tree(start.checkpoint, names), "start.checkpoint")
             return iteration, (Dependency(parent.name, parent.stage, "checkpoint", iteration),)
         if start is not None and instance.waits == "log":
@@ -292,36 +342,48 @@ class JobBuilder:
         own = ConditionScope(names, job.run_dir, job, jobs_of)
         changes: dict[str, Any] = {}
         if section.start is not None and instance.waits == "condition":
-            changes["start"] = resolved_condition(
-                section.start, ConditionScope(names, job.run_dir, parent, jobs_of)
-            )
+            with within("start"):
+                changes["start"] = resolved_condition(
+                    section.start, ConditionScope(names, job.run_dir, parent, jobs_of)
+                )
             changes["start_every_attempt"] = section.start.before_every_attempt
         if section.cancel is not None:
-            changes["cancel"] = resolved_condition(section.cancel, own)
+            with within("cancel"):
+                changes["cancel"] = resolved_condition(section.cancel, own)
         if section.finish is not None:
-            changes["finish"] = resolved_condition(section.finish, own)
-        if job.source is not None and job.source.is_pattern:
-            if section.each_checkpoint:
-                changes["source"] = _of_each(job.source, section.each_checkpoint, names)
-        elif after_pattern and after_pattern.is_pattern and parent is not None:
-            changes |= _after_pattern(job, parent, section, names)
-        elif section.each_checkpoint and job.source is not None:
-            each = section.each_checkpoint
-            each = EachCheckpointSection() if each is True else each
-            changes["finish"] = each_found_condition(each, *each_checkpoint_paths(job), own)
-        elif section.each_checkpoint and parent is not None:
-            each = section.each_checkpoint
-            each = EachCheckpointSection() if each is True else each
-            source, done = each_checkpoint_paths(job)
-            start, finish = each_checkpoint_conditions(each, source, done, parent, own)
-            changes |= {"start": start, "finish": finish, "start_every_attempt": True}
+            with within("finish"):
+                changes["finish"] = resolved_condition(section.finish, own)
+        with within("each_checkpoint"):
+            changes |= self._each(job, section, parent, own)
         pauses = [item.every for item in (section.start, section.finish) if item and item.every is not None]
         if pauses:
             changes["check_interval"] = float(duration_seconds(evaluate_tree(pauses[0], names), "every"))
-        changes["events"] = tuple(
-            resolved_event(event, index, own) for index, event in enumerate(section.events)
-        )
+        events: list[Event] = []
+        for index, event in enumerate(section.events):
+            with within("events", index):
+                events.append(resolved_event(event, index, own))
+        changes["events"] = tuple(events)
         return msgspec.structs.replace(job, **changes)
+
+    def _each(
+        self, job: Job, section: StageSection, parent: Job | None, own: ConditionScope
+    ) -> dict[str, Any]:
+        """Return what changes of a job that works on each checkpoint, or follows one that works on several runs."""
+        each = EachCheckpointSection() if section.each_checkpoint is True else section.each_checkpoint or None
+        if job.source is not None and job.source.is_pattern:
+            return {"source": _of_each(job.source, each, own.names)} if each else {}
+        after = (
+            parent.source if parent and job.source is None and job.stage_kind.works_on == "models" else None
+        )
+        if after is not None and after.is_pattern and parent is not None:
+            return _after_pattern(job, parent, section, own.names)
+        if each and job.source is not None:
+            return {"finish": each_found_condition(each, *each_checkpoint_paths(job), own)}
+        if each and parent is not None:
+            source, done = each_checkpoint_paths(job)
+            start, finish = each_checkpoint_conditions(each, source, done, parent, own)
+            return {"start": start, "finish": finish, "start_every_attempt": True}
+        return {}
 
     @staticmethod
     def _iteration(
@@ -333,7 +395,8 @@ class JobBuilder:
             last = training_end(parent) if ended and parent else None
             return start if last is None else last
         if "iteration" in params:
-            return whole_number(params["iteration"], "iteration")
+            with within("params", "iteration"):
+                return whole_number(params["iteration"], "iteration")
         if start is not None:
             return start
         if parent is None:
@@ -345,18 +408,27 @@ class JobBuilder:
 
     def _check_branches(self) -> None:
         owners: dict[str, str] = {}
-        for job in self.made.values():
-            if job.branch != job.stage and job.branch is not None:
-                continue
+        own = [item for item in self.tree if item.branch in (item.name, None) and item.name in self.made]
+        for instance in own:
+            job = self.made[instance.name]
             if job.run_dir in owners:
                 raise SpecError(
                     self.sweep.document.problem(
-                        ("stages", job.stage.split(".")[0], "run_dir"),
+                        ("stages", instance.stage, "run_dir"),
                         f"stages {owners[job.run_dir]!r} and {job.stage!r} share the run directory {job.run_dir}",
                         "give each its own run_dir",
                     )
                 )
             owners[job.run_dir] = job.stage
+        for instance in own:
+            folder, directory = "", self.made[instance.name].run_dir
+            while directory != self.sweep_dir and directory != "/":
+                directory, _, folder = directory.rpartition("/")
+                if directory in owners and folder in RUN_FOLDERS:
+                    message = f"stage {instance.name!r} works in {folder}/, where {owners[directory]!r} keeps its files"
+                    hint = "give it another run_dir, or name"
+                    place = ("stages", instance.stage, "run_dir")
+                    raise SpecError(self.sweep.document.problem(place, message, hint))
 
 
 def _visible(job: Job) -> dict[str, Any]:
@@ -381,7 +453,22 @@ def _container(section: ContainerSection | None, names: Mapping[str, Any]) -> Co
     """Return the container with its expressions evaluated."""
     if section is None:
         return None
-    return ContainerSection.model_validate(evaluate_tree(section.model_dump(exclude_unset=True), names))
+    with within("container"):
+        try:
+            return ContainerSection.model_validate(
+                evaluate_tree(section.model_dump(exclude_unset=True), names)
+            )
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            name = ".".join(str(part) for part in ("container", *wrong["loc"]))
+            raise ExpressionError(_refusal(name, wrong)) from error
+
+
+def _refusal(name: str, wrong: ErrorDetails) -> str:
+    """Return why a section refuses the value of an expression."""
+    if wrong["type"] == "value_error":  # of a validator of this package
+        return f"{name}: {wrong['ctx']['error']}"
+    return f"{name} is {shown_value(wrong['input'])}: {wrong['msg'].lower()}"
 
 
 def _source_iteration(source: CheckpointSource, section: StageSection) -> int | None:
@@ -439,31 +526,66 @@ def each_checkpoint_paths(job: Job) -> tuple[str, str]:
     return job.layout.converted_mark("{iteration}"), done
 
 
-def _under(directory: str, path: str) -> str:
-    return path if path.startswith("/") else f"{directory}/{path}"
+def _outputs(section: StageSection, run_dir: str, names: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the files that must exist, absolute and each with one name."""
+    paths: list[str] = []
+    for index, item in enumerate(section.outputs):
+        with within("outputs", index):
+            given = str(evaluate_tree(item, names))
+            if not given.strip():
+                raise ExpressionError("outputs: a path is empty; write one below the run directory")
+            path = given if given.startswith("/") else f"{run_dir}/{given}"
+            if not given.startswith("/") or ".." not in given.split("/"):  # which may lead back out of a link
+                path = posixpath.normpath(path)
+            if not given.startswith("/") and not path.startswith(f"{run_dir}/"):
+                raise ExpressionError(
+                    f"outputs: {given!r} is not below the run directory; a file elsewhere is named by its whole path:"
+                    f" {path}"
+                )
+            try:
+                paths.append(checked_path(path))
+            except QuotingError as error:
+                raise ExpressionError(f"outputs: {error}") from error
+    return tuple(paths)
+
+
+def _memory(value: object) -> str:
+    try:
+        return parse_memory(value)
+    except ValueError as error:
+        raise ExpressionError(f"slurm.mem: {error}") from error
 
 
 def _evaluated_slurm(recipe: StageRecipe, names: Mapping[str, Any]) -> JobResources:
     data = {key: evaluate_tree(value, names) for key, value in recipe.slurm.items()}
-    for key in ("time", "signal_before"):
-        if key in data:
-            data[key] = duration_seconds(data[key], f"slurm.{key}")
+    if isinstance(data.get("mem"), str | int | float):
+        with within("slurm", "mem"):
+            data["mem"] = _memory(data["mem"])
+    for key, parse in (("time", parse_walltime), ("signal_before", parse_interval)):
+        if isinstance(recipe.slurm.get(key), str):
+            with within("slurm", key):
+                data[key] = duration_seconds(data[key], f"slurm.{key}", parse)
     for key in RESOURCES:
         if key in data and (not isinstance(data[key], int) or isinstance(data[key], bool)):
-            raise ExpressionError(f"slurm.{key} is {data[key]!r}, not a whole number")
+            with within("slurm", key):
+                raise ExpressionError(f"slurm.{key} is {data[key]!r}, not a whole number")
+        if key != "gpus_per_node" and data.get(key) == 0:
+            with within("slurm", key):
+                raise ExpressionError(f"slurm.{key} is 0; write at least 1")
     try:
         return JobResources.model_validate(data)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in wrong["loc"])
-        raise ExpressionError(f"slurm.{name} is {wrong['input']!r}: {wrong['msg'].lower()}") from error
+        with within("slurm", *wrong["loc"]):
+            raise ExpressionError(_refusal(f"slurm.{name}", wrong)) from error
 
 
 def _expected(value: object) -> str | None:
     if value in (None, "", False):
         return None
     if value != "oom":
-        raise ExpressionError(f"expect is {value!r}; it can be oom, or nothing")
+        raise ExpressionError(f"expect is {shown_value(value)}; it can be oom, or nothing")
     return "oom"
 
 
@@ -472,7 +594,7 @@ def _measure(section: StageSection, names: Mapping[str, Any], cluster: ClusterPr
     values = {key: evaluate_tree(value, names) for key, value in reported.items()}
     for key, value in values.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ExpressionError(f"measure.reported.{key} is {value!r}; it must be a number")
+            raise ExpressionError(f"measure.reported.{key} is {shown_value(value)}; it must be a number")
     return {
         "skip": section.measure.skip,
         "reported": {key: value for key, value in values.items() if value is not None},

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
-from airflow_megatron.spec.documents.quantities import list_index
+from airflow_megatron.spec.documents.quantities import counted, list_index
 from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument, load_yaml_text
+from airflow_megatron.spec.model.schema import StageSection, SweepSpecSection
+from airflow_megatron.spec.native.extension import KEY as EXTENDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,6 +42,9 @@ def overridden(document: YamlDocument, settings: Iterable[str]) -> YamlDocument:
             raise SpecError(
                 Problem(name, 0, 0, "not of the form key=value", f"write {OPTION} megatron.lr=1e-4")
             )
+        if key.split(".")[0].strip() == EXTENDS:
+            hint = "write extends into the file; set the values themselves here"
+            raise SpecError(Problem(name, 0, 0, "a spec is extended before values are set", hint))
         value = _value(text, name)
         path = _replace(data, key.strip(), value, name)
         for place in [place for place in result.positions if place[: len(path)] == path]:
@@ -53,6 +59,12 @@ def overridden(document: YamlDocument, settings: Iterable[str]) -> YamlDocument:
         # dialects read the text, whose scalars must stay as they are written
         result.text = yaml.serialize(tree, Dumper=yaml.SafeDumper)
     return result
+
+
+@functools.cache
+def _known_keys() -> frozenset[str]:
+    """Return the keys of a spec and of a stage, which are added where they are missing."""
+    return frozenset({*SweepSpecSection.model_fields, *StageSection.model_fields})
 
 
 def _value(text: str, name: str) -> Any:
@@ -74,7 +86,7 @@ def _replace(data: Any, key: str, value: Any, name: str) -> KeyPath:
             word, _, rest = rest.partition(".")
             index = list_index(word, len(node))
             if index is None:
-                hint = f"it has {len(node)} items, counted from 0"
+                hint = f"it has {counted(len(node), 'item')}, counted from 0"
                 raise SpecError(Problem(name, 0, 0, f"{word!r} is not an item of {_dotted(path)}", hint))
             step: str | int = index
         elif isinstance(node, dict):
@@ -84,7 +96,7 @@ def _replace(data: Any, key: str, value: Any, name: str) -> KeyPath:
             length = known[0] if known else 1
             step, rest = ".".join(words[:length]), ".".join(words[length:])
             if rest and step not in node:
-                near = did_you_mean(step, node)
+                near = "" if step in _known_keys() else did_you_mean(step, node)
                 if near:
                     place = _dotted(path) or "the spec"
                     raise SpecError(Problem(name, 0, 0, f"there is no {step!r} in {place}", near))

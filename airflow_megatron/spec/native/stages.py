@@ -6,7 +6,8 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_megatron.spec.expressions.resolution import evaluate_tree, template_names, templates
+from airflow_megatron.spec.documents.quantities import parse_duration, parse_interval
+from airflow_megatron.spec.expressions.resolution import evaluate_tree, template_names, templates, within
 from airflow_megatron.spec.model.resources import JobResources
 from airflow_megatron.spec.model.schema import (
     HealthSection,
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.stage_kinds import StageKind
     from airflow_megatron.spec.model.stage_tree import StageInstance
 
-_STALL_TIMES = ("after", "startup", "quiet")
+_RESTART_TIMES = ("backoff", "exclude_for")
+_STALL_TIMES = {"after": parse_duration, "startup": parse_interval, "quiet": parse_interval}
 RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
 
 
@@ -68,8 +70,11 @@ class StageRecipe:
         """Return the restart policy with its expressions evaluated."""
         if not self._restart_varies:
             return self.restart
-        after_rollback = evaluate_tree(self.restart.after_rollback, names)
-        return self.restart.model_copy(update={"after_rollback": after_rollback})
+        values = {key: evaluate_tree(value, names) for key, value in self._restart_values.items()}
+        for key in _RESTART_TIMES:
+            with within("restart", key):
+                values[key] = duration_seconds(values[key], f"restart.{key}")
+        return self.restart.model_copy(update=values)
 
     def health_at(self, names: Mapping[str, Any]) -> HealthSection | None:
         """Return the health rules with their expressions evaluated."""
@@ -79,7 +84,11 @@ class StageRecipe:
 
     @functools.cached_property
     def _restart_varies(self) -> bool:
-        return any(templates(self.restart.after_rollback))
+        return any(templates(list(self._restart_values.values())))
+
+    @property
+    def _restart_values(self) -> dict[str, Any]:
+        return {key: getattr(self.restart, key) for key in ("after_rollback", *_RESTART_TIMES)}
 
     @functools.cached_property
     def _health_varies(self) -> bool:
@@ -116,7 +125,7 @@ class StageRecipes:
         fixed = None if any(templates(slurm)) else JobResources.model_validate(slurm)
         env = {**spec.env, **section.env}
         secrets = {**self.cluster.secrets, **spec.secrets, **section.secrets}
-        needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm"}))
+        needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm", "filter"}))
         needs |= template_names([*env.values(), *(secret.model_dump() for secret in secrets.values())])
         if section.container is None and spec.container is not None:
             needs |= template_names(spec.container.model_dump())
@@ -178,7 +187,9 @@ def _checked_health(rules: Mapping[str, Any] | None) -> HealthSection | None:
     if rules is None:
         return None
     stall = {
-        key: duration_seconds(value, f"health.stall.{key}") if key in _STALL_TIMES else value
+        key: duration_seconds(value, f"health.stall.{key}", _STALL_TIMES[key])
+        if key in _STALL_TIMES
+        else value
         for key, value in rules["stall"].items()
     }
     return HealthSection.model_validate({**rules, "stall": stall})

@@ -20,6 +20,8 @@ from airflow_megatron.spec.model.stage_tree import stage_tree
 from airflow_megatron.spec.model.sweep import Point, Sweep, SweepSettings, named_clusters
 from airflow_megatron.spec.native.benchmark import with_stages
 from airflow_megatron.spec.native.jobs import JobBuilder
+from airflow_megatron.spec.native.own_names import taken_names
+from airflow_megatron.spec.native.stage_keys import unread_keys
 from airflow_megatron.spec.native.stages import StageRecipes
 from airflow_megatron.spec.native.sweep_grammar import expand_sweep
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import SweepSpecSection
 
+_OWN_KEYS = ("array", "template", "start", "cancel", "finish", "events")
+"""Keys of a stage that messages point at, besides those in its sections."""
 _POINT_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._=+-]{0,120}\Z")
 
 
@@ -54,9 +58,10 @@ class NativeSweep(Sweep):
         )
         _check_templates(document)
         spec = with_stages(spec, document)
-        super().__init__(
-            spec.name or Path(document.file).stem, document, settings, stage_tree(spec, document)
-        )
+        tree = stage_tree(spec, document)
+        if problems := [*unread_keys(spec, document), *taken_names(spec, document)]:
+            raise SpecError(problems)
+        super().__init__(spec.name or Path(document.file).stem, document, settings, tree)
         self.spec = spec
         self._given = {"sweep": self.name}
         self._recipes: StageRecipes | None = None
@@ -81,20 +86,27 @@ class NativeSweep(Sweep):
         return {**self.spec.params, **self.spec.megatron, **readable(point.values)}
 
     def place_of(self, stage: str, name: str) -> KeyPath:
-        """Return where a parameter of a stage is given, or the stage."""
-        stage = stage.rsplit(".", 1)[-1]
-        for section in self.spec.stages:
-            if stage.startswith(section):
-                stage = section
+        """Return where a parameter of a stage is given, or the stage.
+
+        Of several places that whose value a job gets (:meth:`.JobBuilder.build`).
+        """
+        places = self.document.positions
+        stage = next((instance.stage for instance in self.tree if instance.name == stage), stage)
+        swept = [path for path in places if path[:1] == ("sweep",)]
+        fanned: KeyPath = ("stages", stage, "for_each")
         candidates: list[KeyPath] = [
+            *(path for path in swept if path[-1:] == (f"{stage}.{name}",)),
+            *(path for path in places if path[:3] == fanned and path[-1:] == (name,)),
             ("stages", stage, "megatron", name),
             ("stages", stage, "params", name),
+            *(path for path in swept if path[-1:] == (name,)),
             ("megatron", name),
             ("params", name),
-            *(path for path in self.document.positions if path[:1] == ("sweep",) and path[-1:] == (name,)),
+            ("benchmark", "iterations" if name == "train_iters" else name),
+            *([("stages", stage, name)] if name in _OWN_KEYS else []),
             (name,),
         ]
-        return next((path for path in candidates if path in self.document.positions), ("stages", stage))
+        return next((path for path in candidates if path in places), ("stages", stage))
 
     def _bad_name(self, name: str, values: Mapping[str, Any]) -> Problem:
         """Return the problems of a point's name: itself, or the text in it that was meant for a list."""
@@ -110,6 +122,18 @@ class NativeSweep(Sweep):
             hint = f'write expressions as "{{{{ {next(iter(values), "name")} }}}}"'
         return self.document.problem(("point",), f"{name!r} cannot be a point's name", hint)
 
+    def _repeated_name(
+        self, name: str, one: tuple[int, Mapping[str, Any]], other: tuple[int, Mapping[str, Any]]
+    ) -> Problem:
+        """Return the problem of two points, each given by its number and values, with one name."""
+        points = f"points {one[0] + 1} and {other[0] + 1} are both named {name!r}"
+        axes = [key for key in {**one[1], **other[1]} if one[1].get(key) != other[1].get(key)]
+        if not axes:
+            message = f"{points}, and all their values are equal"
+            return self.document.problem(("sweep",), message, "remove one of the equal values")
+        hint = f"use every swept value in point:, here {' or '.join(axes)}"
+        return self.document.problem(("point",), points, hint)
+
     def _place_of(self, axis: str) -> KeyPath:
         paths = (path for path in self.document.positions if path[:1] == ("sweep",) and path[-1:] == (axis,))
         return next(paths, ("sweep",))
@@ -121,38 +145,36 @@ class NativeSweep(Sweep):
         for number, combination in enumerate(expand_sweep(self.spec.sweep, self.document)):
             names = base | readable(combination.values)
             try:
-                if not all(self._passes(condition, names) for condition in combination.filters):
+                if not all(self.passes(condition, names) for condition in combination.filters):
                     continue
+            except ExpressionError as error:
+                raise SpecError(self.expression_problem(error, self._place_of("filter"))) from error
+            try:
                 name = str(self._evaluate(self.spec.point, names))
             except ExpressionError as error:
-                raise SpecError(self.expression_problem(error)) from error
+                raise SpecError(self.expression_problem(error, ("point",))) from error
             if not _POINT_NAME.match(name):
                 problems.append(self._bad_name(name, combination.values))
             elif name in seen:
-                first, values = seen[name]
-                equal = values == combination.values
-                problems.append(
-                    self.document.problem(
-                        ("sweep",) if equal else ("point",),
-                        f"points {first + 1} and {number + 1} are both named {name!r}"
-                        + (", and all their values are equal" if equal else ""),
-                        "remove one of the equal values" if equal else "use every swept value in point:",
-                    )
-                )
+                problems.append(self._repeated_name(name, seen[name], (number, combination.values)))
             seen.setdefault(name, (number, combination.values))
             if len(problems) >= 5:
                 break
             yield Point(
                 name, combination.values, tuple(filter(combination.swept.__contains__, combination.values))
             )
-        if problems:
-            raise SpecError(problems)
+        if problems:  # one mistake gives many wrong names
+            raise SpecError(list({problem.line: problem for problem in reversed(problems)}.values()))
         if not seen:
             raise SpecError(
                 self.document.problem(("sweep",), "the sweep has no points", "its filter drops them all")
             )
 
-    def _passes(self, condition: str | bool, names: Mapping[str, Any]) -> bool:
+    def passes(self, condition: str | bool, names: Mapping[str, Any]) -> bool:
+        """Return whether a combination, or a stage of a point, passes a filter.
+
+        :raises ExpressionError: if it is neither true nor false
+        """
         value = self._evaluate(condition, names)
         if isinstance(value, str):
             hint = "" if is_template(condition) else f'; write "{{{{ {condition} }}}}"'
@@ -164,12 +186,12 @@ class NativeSweep(Sweep):
             return source
         scope = resolve(names, self._given, template_names(source))
         scope.setdefault("sweep", self.name)
-        return evaluate(source, scope)
+        return evaluate(source, scope, names)
 
     def expression_problem(self, error: ExpressionError, otherwise: KeyPath = ("sweep",)) -> Problem:
         """Point at the line of the value whose expression failed, or at ``otherwise`` when it is not found."""
         text = str(error)
-        best = otherwise
+        best = self.place_of(error.stage, error.parameter) if error.parameter else otherwise
         for path, source in _placed_templates(self.document.data):
             if repr(source) in text:
                 best = path

@@ -1,5 +1,5 @@
-"""Classes that are found by a name: this package's own, and those of other packages by their entry points.
+"""Registries that find classes by name: those of this package, and those of other packages by entry points.
 
-Imports nothing but the root of all errors.
-``model`` has a registry for each thing that can vary; the classes stand in the layers above.
+Imports ``errors`` only.
+``model`` has a registry for each extension point; the classes are in the layers above.
 """

@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 class RegistryError(AirflowMegatronError, RuntimeError):
-    """A class that another package registers and that cannot be used."""
+    """A class that another package registers is invalid."""
 
 
 class _Objects(dict[str, T]):
-    """Objects by name, made when they are first asked for."""
+    """Objects by name, created at the first lookup."""
 
     def __init__(self, make: Callable[[str], T]) -> None:
         super().__init__()
@@ -39,15 +39,15 @@ class _Objects(dict[str, T]):
 
 
 class Registry(Generic[T]):
-    """Classes of one base class, by name; an object of each is made when it is first asked for.
+    """Classes of one base class, by name; an object of each is created at the first lookup.
 
-    The metadata of installed packages is read only where a name is not one of this package's own.
+    The metadata of installed packages is read only for names that this package does not have.
 
     :param base: what each class extends
     :param group: group of the entry points
     :param built_in: name → ``module:Class`` of this package's own, in the order in which messages list them; another
         package cannot replace one of them
-    :ivar objects: name → object, as ``[]`` gives it and quicker: plans ask for the same names millions of times
+    :ivar objects: name → object, like ``[]`` but faster, because plans look up the same names millions of times
     """
 
     def __init__(self, base: type[T], group: str, built_in: Mapping[str, str]) -> None:
@@ -55,11 +55,11 @@ class Registry(Generic[T]):
         self.objects: dict[str, T] = _Objects(self._load)
 
     def names(self) -> tuple[str, ...]:
-        """Return all names: this package's own, then those of other packages in the order of the alphabet."""
+        """Return all names: those of this package, then those of other packages in alphabetical order."""
         return (*self.built_in, *sorted(self._registered.keys() - self.built_in.keys()))
 
     def find(self, name: str) -> T | None:
-        """Return the object of a name, None for one that nothing registers.
+        """Return the object of a name, None if it is not registered.
 
         :raises RegistryError: if another package's class cannot be loaded, or does not extend the base class
         """
@@ -68,7 +68,7 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         """Return the object of a name.
 
-        :raises KeyError: for one that nothing registers
+        :raises KeyError: if it is not registered
         :raises RegistryError: as :meth:`find`
         """
         return self.objects[name]
@@ -80,9 +80,9 @@ class Registry(Generic[T]):
         return (self[name] for name in self.names())
 
     def folders_beside(self, folder: str) -> tuple[Path, ...]:
-        """Return the folders of a name that lie beside the modules of other packages' classes; no class is loaded.
+        """Return the folders of a name beside the modules of other packages' classes, without loading a class.
 
-        :param folder: name of such a folder
+        :param folder: name of the folders
         """
         found: list[Path] = []
         for name, point in sorted(self._registered.items()):
@@ -119,11 +119,11 @@ class Registry(Generic[T]):
 
 
 class RegisteredName:
-    """The type of a field that holds one of a registry's names, to stand in ``Annotated[str, …]``.
+    """Annotation for a field with one of a registry's names, used in ``Annotated[str, …]``.
 
-    It checks and describes itself as a ``Literal`` of the names would.
+    It is validated and described like a ``Literal`` of the names.
 
-    :param trait: an attribute that must hold of the class; any class when empty
+    :param trait: an attribute of the class that must be true; empty for any class
     """
 
     def __init__(self, registry: Registry[Any], trait: str = "") -> None:

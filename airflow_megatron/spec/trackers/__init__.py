@@ -1,4 +1,5 @@
-"""What a tracker is (W&B, MLflow, trackio, …), which are registered, and which connections specs may name for them.
+"""The interface of trackers (W&B, MLflow, trackio, …), their registry, and the connections that specs may use.
 
-Imports ``registry`` and ``trust``. ``model`` has the key ``trackers:`` from it; ``results.trackers`` holds the classes.
+Imports ``documents``, ``registry`` and ``trust``.
+``model`` has the key ``trackers:`` from it; ``results.trackers`` has the classes.
 """

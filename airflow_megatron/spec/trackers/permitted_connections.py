@@ -1,6 +1,6 @@
 """Airflow connections that specs may name for trackers: those that the operator lists, none by default.
 
-The connection gives the address as well as the credentials, so no spec can send either elsewhere.
+The connection contains both the address and the credentials, so no spec can redirect them.
 """
 
 from __future__ import annotations

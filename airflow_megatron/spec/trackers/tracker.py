@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class TrackerError(AirflowMegatronError, RuntimeError):
-    """A tracker cannot be used, or does not answer; the message holds no credentials."""
+    """A tracker cannot be used, or does not answer; the message contains no credentials."""
 
 
 @dataclass(frozen=True)
 class TrackerAccess:
     """Address and credentials of a tracker, from an Airflow connection; credentials are not part of the ``repr``.
 
-    :param url: of the server, without credentials; empty for the tracker's default
-    :param user: empty without one
+    :param url: address of the server, without credentials; empty for the tracker's default
+    :param user: user name, empty without one
     :param password: password, token or API key; empty without one
     :param options: the connection's extras
     """
@@ -39,12 +39,12 @@ class TrackerAccess:
 
 @dataclass(frozen=True)
 class TrackedTraining:
-    """A training as a tracker shows it: one run, over all attempts, rollbacks, and the trunk that it branched from.
+    """A training as one run of a tracker, including all attempts, rollbacks, and the trunk from which it branches.
 
     :param sweep: name of the sweep
     :param point: name of the point
     :param stage: name of the stage
-    :param params: what the sweep varies, as text
+    :param params: the swept parameters, as text
     """
 
     sweep: str
@@ -59,12 +59,12 @@ class TrackedTraining:
 
     @property
     def key(self) -> str:
-        """Identity of the run: the same in each push."""
+        """Identity of the run, the same in each push."""
         return f"{self.sweep}/{self.point}/{self.stage}"
 
 
 class TrackedRecord(NamedTuple):
-    """All that is known of one iteration of a training.
+    """All known values of one iteration of a training.
 
     :param step: the iteration
     :param time: Unix time in seconds at which it was read
@@ -77,13 +77,13 @@ class TrackedRecord(NamedTuple):
 
 
 class TrackerSession:
-    """An open connection to a tracker, of one process."""
+    """An open connection of one process to a tracker."""
 
     def last_step(self, training: TrackedTraining) -> int | None:
         """Return the step up to which the tracker has all records of a training; None if it has no record.
 
-        The tracker's own records answer this, so that nothing is sent again that it has received from a process that
-        was killed before it noted so.
+        This comes from the tracker's own records, so that no record is sent again that a killed process has sent but
+        not noted.
 
         :raises TrackerError: if the tracker does not answer
         """
@@ -124,7 +124,7 @@ class Tracker:
     def open(self, access: TrackerAccess, project: str) -> TrackerSession:
         """Return a session.
 
-        :param project: name under which the runs of a sweep stand together
+        :param project: name of the project of the runs of a sweep
         :raises TrackerError: if the tracker does not answer, or the access is incomplete
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be opened")

@@ -1,5 +1,5 @@
 """Protection against untrusted text: quoting, bounded patterns, isolated processes, secrets, checked records.
 
-Imports ``documents``.
-Others use all of it, wherever a value comes from a spec or from a cluster.
+Imports ``errors`` only.
+All packages use it for values from specs and from clusters.
 """

@@ -1,7 +1,7 @@
 """Run a function on untrusted input in a separate process, with limits on processor time, memory and wall time.
 
-The kernel keeps the limits: a computation inside C code that no exception would reach is ended too, and so is one that
-overflows the C stack.
+The kernel enforces the limits, so they also end a computation inside C code, which an exception would not interrupt,
+and one that overflows the C stack.
 """
 
 from __future__ import annotations
@@ -29,27 +29,30 @@ _MAX_MESSAGE: Final = 2_000
 
 @dataclass(frozen=True)
 class Limits:
-    """What a function may use.
+    """Limits on the resources of a function.
 
     :param processor_s: seconds of processor time
     :param memory_bytes: beside what the process holds already
-    :param clock_s: seconds until it must have answered, for input that is read slowly
+    :param clock_s: seconds until it must have answered
+    :param idle_s: seconds until it must have answered without those in which it waits for a processor: for input that
+        is read slowly, or never, also on a busy machine
     """
 
     processor_s: float
     memory_bytes: int = 400_000_000
     clock_s: float = 60.0
+    idle_s: float = 60.0
 
 
 @dataclass(frozen=True)
 class Isolated:
-    """What came of a function.
+    """The result of a function.
 
-    :param answers: what it has reported, in order; plain JSON data
-    :param failure: what ended it before its end, empty if it ended by itself
+    :param answers: its reported answers, in order; plain JSON data
+    :param failure: what ended it early, empty if it ended by itself
     :param processor_s: seconds of processor time that it took
     :param out_of_time: whether more processor time might have helped
-    :param too_slow: whether it was the clock that ended it, which says nothing of the input on a busy machine
+    :param too_slow: whether the wall time ended it, which on a busy machine does not depend on the input
     """
 
     answers: tuple[Any, ...]
@@ -60,10 +63,10 @@ class Isolated:
 
 
 def run_isolated(function: Callable[[Callable[[Any], None]], None], limits: Limits) -> Isolated:
-    """Run a function in a child process, whatever becomes of it.
+    """Run a function in a child process.
 
-    :param function: it gets a function that reports an answer (plain JSON data); what it has reported counts even if it
-        is ended later
+    :param function: its argument is a function that reports an answer (plain JSON data); reported answers count even
+        if it is ended later
     :param limits: limits on its resources
     """
     reading, writing = os.pipe()
@@ -72,10 +75,10 @@ def run_isolated(function: Callable[[Callable[[Any], None]], None], limits: Limi
         _work(function, limits, reading, writing)
     os.close(writing)
     try:
-        text, in_time = _received(reading, limits.clock_s)
+        text, in_time = _received(reading, child, limits)
     finally:
         os.close(reading)
-        # also when this process is itself interrupted: nothing must stay behind
+        # also if this process is interrupted, so that no child remains
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         _, status, used = os.wait4(child, 0)
@@ -89,16 +92,22 @@ def run_isolated(function: Callable[[Callable[[Any], None]], None], limits: Limi
 
 
 def printable(text: str) -> str:
-    """Return text on one line that a database, a page and a terminal can take: no control characters, no surrogates."""
+    """Return text on one line that is safe for a database, a page and a terminal: no control characters, no
+    surrogates.
+    """
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
-def _received(descriptor: int, clock_s: float) -> tuple[bytes, bool]:
+def _received(descriptor: int, child: int, limits: Limits) -> tuple[bytes, bool]:
     """Return what the child writes until it ends, and whether it ended in time."""
-    deadline = time.monotonic() + clock_s
+    begin = time.monotonic()
     parts: list[bytes] = []
     size = 0
-    while (left := deadline - time.monotonic()) > 0 and size <= MAX_ANSWER_BYTES:
+    while size <= MAX_ANSWER_BYTES:
+        passed = time.monotonic() - begin
+        left = min(limits.clock_s - passed, limits.idle_s - (passed - _queued_s(child)))
+        if left <= 0:
+            break
         if select.select([descriptor], [], [], left)[0]:
             part = os.read(descriptor, 1 << 16)
             if not part:
@@ -108,8 +117,16 @@ def _received(descriptor: int, clock_s: float) -> tuple[bytes, bool]:
     return b"".join(parts), False
 
 
+def _queued_s(process: int) -> float:
+    """Return the seconds in which a process could run and had no processor; 0 where Linux does not count them."""
+    try:
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def _answers(text: bytes) -> tuple[tuple[Any, ...], str | None]:
-    """Return the answers, and what failed: None if the child did not come to its end."""
+    """Return the answers and the failure; None if the child did not finish."""
     answers: list[Any] = []
     for line in text.split(b"\n")[:-1]:
         kind, value = json.loads(line)
@@ -124,7 +141,7 @@ def _end(status: int, limits: Limits, in_time: bool) -> str:
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
         return f"it takes more than {limits.processor_s:g} s of processor time"
     if not in_time or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM):
-        return f"it takes more than {limits.clock_s:g} s"
+        return f"it takes more than {min(limits.clock_s, limits.idle_s):.3g} s"
     if os.WIFSIGNALED(status):
         return f"it ends the process that reads it ({signal.Signals(os.WTERMSIG(status)).name})"
     return "it ends the process that reads it"
@@ -136,7 +153,7 @@ def _work(
     """Run the function in the child, and end it without any of the parent's clean-up."""
     message = "it cannot be read"
     try:
-        _shut_in(limits, writing)
+        _restrict(limits, writing)
 
         def send(kind: str, value: Any) -> None:
             line = json.dumps([kind, value]).encode() + b"\n"
@@ -157,7 +174,7 @@ def _work(
         os._exit(0)
 
 
-def _shut_in(limits: Limits, writing: int) -> None:
+def _restrict(limits: Limits, writing: int) -> None:
     """Set the limits, and reset the inherited state: signal handlers, files, the log."""
     for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)

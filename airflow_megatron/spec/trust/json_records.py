@@ -1,4 +1,4 @@
-"""Read values that a job, or another user of the cluster, has written; they may have any content.
+"""Parse values that a job, or another user of the cluster, has written; they may have any content.
 
 An invalid value is treated as missing: it affects only the record of its job, and raises no error.
 """
@@ -9,20 +9,28 @@ import json
 import math
 from typing import Any, Final, TypeVar, overload
 
+from airflow_megatron.spec.trust.plain_text import storable
+
 LARGEST_RECORD: Final = 16 << 20
-"""Characters of a JSON text that is read."""
+"""Maximum number of characters of a JSON text."""
 _MOST_DIGITS: Final = 15
-"""Of a number of iterations, attempts, seconds: what a float holds exactly."""
+"""Maximum of a number of iterations, attempts or seconds: the largest integer range that a float represents
+exactly."""
 
 _Default = TypeVar("_Default")
 
 
 def read_json(text: str | bytes | None) -> Any:
-    """Return the value of a JSON text; None if it is absent, cut off, too large or nested too deeply."""
+    """Return the value of a JSON text; None if it is absent, cut off, too large or nested too deeply.
+
+    NUL and lone surrogates in its texts become escapes: files, databases and terminals take neither.
+    """
     if not text or len(text) > LARGEST_RECORD:
         return None
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        escaped = "\\u" in text if isinstance(text, str) else b"\\u" in text
+        return storable(value) if escaped else value
     except (ValueError, RecursionError):
         return None
 
@@ -38,7 +46,7 @@ def whole(value: object) -> int | None: ...
 @overload
 def whole(value: object, default: _Default) -> int | _Default: ...
 def whole(value: object, default: object = None) -> object:
-    """Return a whole number that a record holds, as a number or as text; else *default*."""
+    """Return a whole number in a record, written as a number or as text; otherwise *default*."""
     if isinstance(value, str):
         digits = value.strip().removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
@@ -56,7 +64,7 @@ def real(value: object) -> float | None: ...
 @overload
 def real(value: object, default: _Default) -> float | _Default: ...
 def real(value: object, default: object = None) -> object:
-    """Return a finite number that a record holds, as a number or as text; else *default*."""
+    """Return a finite number in a record, written as a number or as text; otherwise *default*."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return default
     try:
@@ -66,6 +74,12 @@ def real(value: object, default: object = None) -> object:
     return number if math.isfinite(number) else default
 
 
+def reals(value: object) -> tuple[float, ...]:
+    """Return the finite numbers of a list that a record holds; none for anything else."""
+    numbers = map(real, value) if isinstance(value, list) else ()
+    return tuple(number for number in numbers if number is not None)
+
+
 def word(value: object) -> str | None:
-    """Return a text that a record holds; None for anything else and for an empty one."""
+    """Return a text in a record; None for other values and for an empty text."""
     return value if isinstance(value, str) and value else None

@@ -1,11 +1,11 @@
 r"""Regular expressions of users, matched in time that grows with the line only: by RE2, written as for Python's ``re``.
 
-Whoever writes a pattern decides how long Python's ``re`` takes for a line (``(a+)+$``: for ever), and the process that
-waits for all jobs of all sweeps would stand still. So a pattern is parsed with Python's own parser and written anew for
-RE2, whose time is bounded (https://github.com/google/re2/wiki/WhyRE2). The meaning stays Python's: groups and their
-names, lazy and greedy repetition, flags, ``\Z``, ``\s``. Three things differ: ``\d`` is a digit from 0 to 9, ``\w``
-takes every character beyond ASCII, ``\b`` stands between ASCII characters. What RE2 cannot do is refused: look-ahead,
-look-behind, back references, conditional, atomic and possessive groups.
+The time of Python's ``re`` for a line depends on the pattern (``(a+)+$``: forever), and would block the process that
+waits for all jobs of all sweeps. A pattern is therefore parsed with Python's own parser and rewritten for RE2, whose
+time is bounded (https://github.com/google/re2/wiki/WhyRE2). The meaning stays Python's: groups and their names, lazy
+and greedy repetition, flags, ``\Z``, ``\s``. There are three differences: ``\d`` is a digit from 0 to 9, ``\w``
+includes every character beyond ASCII, ``\b`` is a boundary of ASCII characters. Features that RE2 lacks are refused:
+look-ahead, look-behind, back references, conditional, atomic and possessive groups.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 MAX_PATTERN: Final = 2000
-"""Characters of a pattern."""
+"""Maximum number of characters of a pattern."""
 MAX_PROGRAM: Final = 1000
-"""Steps of a compiled pattern; matching takes time in proportion to them."""
+"""Maximum number of steps of a compiled pattern; the time of matching is proportional to them."""
 LONGEST_LINE: Final = 65_536
-"""Characters of a line in which a match is looked for."""
+"""Maximum number of characters of a line that are searched."""
 _CAPTURED: Final = 4096
-"""Characters of a match from which groups are taken."""
+"""Maximum number of characters of a match from which groups are extracted."""
 
 _parser: Any = re._parser  # type: ignore[attr-defined]  # the only parser that knows what Python's patterns mean
 _constants: Any = re._constants  # type: ignore[attr-defined]
 
 
 class PatternError(AirflowMegatronError, ValueError):
-    """A pattern that is none, or cannot be matched in bounded time.
+    """A pattern is invalid, or cannot be matched in bounded time.
 
-    :param message: what is wrong
+    :param message: the problem
     :param hint: what to write instead
     """
 
@@ -69,7 +69,7 @@ class LinePattern:
             if not self.capturing.groupindex:
                 return {}
             match = self.capturing.search(line, found.start(), found.start() + _CAPTURED)
-        except UnicodeEncodeError:  # half a surrogate pair, which no log decoded by us holds
+        except UnicodeEncodeError:  # half a surrogate pair, which decoded logs never contain
             return None
         return {name: value or "" for name, value in match.groupdict().items()} if match else {}
 
@@ -78,8 +78,8 @@ class LinePattern:
 def line_pattern(source: str, *, at_beginning: bool = False) -> LinePattern:
     """Return a pattern for lines of text.
 
-    :param at_beginning: a match begins where the line does
-    :raises PatternError: if it is not a regular expression, or needs more than RE2 can do
+    :param at_beginning: whether a match must begin at the start of the line
+    :raises PatternError: if it is not a regular expression, or needs features that RE2 lacks
     """
     text = rf"\A(?:{_rewritten(source)})" if at_beginning else _rewritten(source)
     return LinePattern(source, _compiled(text, source), _compiled(text, source, never_capture=True))
@@ -92,6 +92,33 @@ def nested_repetition(source: str) -> bool:
         return any(_repeats_repetition(item) for item in _items(_parsed(source)))
     except PatternError:
         return False
+
+
+@functools.lru_cache(maxsize=4096)
+def needs_line_end(source: str) -> bool:
+    """Return whether a pattern matches only where a line ends and another begins, so never within one line."""
+    try:
+        return _holds_line_end(_parsed(source))
+    except PatternError:
+        return False
+
+
+def _holds_line_end(tree: Any) -> bool:
+    for code, argument in tree:
+        if code is _constants.BRANCH:
+            found = all(_holds_line_end(part) for part in argument[1])
+        elif code in _REPEATS:
+            found = argument[0] > 0 and _holds_line_end(argument[2])
+        elif code is _constants.LITERAL:
+            found = argument == _LINE_FEED
+        else:
+            found = any(_holds_line_end(part) for part in _inner((code, argument)))
+        if found:
+            return True
+    return False
+
+
+_LINE_FEED: Final = ord("\n")
 
 
 def _compiled(text: str, source: str, *, never_capture: bool = False) -> Any:
@@ -165,7 +192,7 @@ _REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSS
 
 
 def _repeats_repetition(node: Any) -> bool:
-    """Return whether a node repeats, without end, nothing but an endless repetition."""
+    """Return whether a node is an unbounded repetition of only another unbounded repetition."""
     if not _is_endless(node):
         return False
     only = list(node[1][2])
@@ -196,10 +223,10 @@ _WORD: Final = (*_ASCII_WORD, (0x80, _LAST))
 
 
 class _Writer:
-    """Writes a parsed pattern for RE2.
+    """Writer of a parsed pattern for RE2.
 
-    :param source: for messages
-    :param state: of the parser: the names of its groups
+    :param source: the pattern, for messages
+    :param state: state of the parser, with the names of its groups
     """
 
     def __init__(self, source: str, state: Any) -> None:
@@ -207,7 +234,7 @@ class _Writer:
         self.names = {number: name for name, number in state.groupdict.items()}
 
     def sequence(self, tree: Any, flags: int) -> str:
-        """Return what stands for a sequence of nodes."""
+        """Return the RE2 text for a sequence of nodes."""
         return "".join(self._node(code, argument, flags) for code, argument in tree)
 
     def _node(self, code: Any, argument: Any, flags: int) -> str:

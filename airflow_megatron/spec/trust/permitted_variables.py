@@ -1,8 +1,8 @@
-"""Environment variables that a spec may read: those that the operator names, none inside Airflow by default.
+"""Environment variables that a spec may read: those that the operator lists, none inside Airflow by default.
 
-A spec is untrusted: whoever may drop one must not learn what the environment of Airflow's process holds. On the command
-line a person's own shell is read, so the variables that configurations usually draw on (folders, accounts, partitions)
-are readable there without any setting; :data:`FOR_PEOPLE` lists them.
+A spec is untrusted: its author must not learn the environment of Airflow's process. The command line reads the user's
+own shell, so there the usual variables of configurations (folders, accounts, partitions) are readable without any
+setting; :data:`FOR_PEOPLE` lists them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from airflow_megatron.spec.trust.operator_lists import listed
 
 SETTING: Final = "AIRFLOW_MEGATRON_SPEC_VARIABLES"
-"""Environment variable that names the others which specs may read: names and shell patterns, separated by commas."""
+"""Environment variable with further variables that specs may read: names and shell patterns, separated by commas."""
 
 FOR_PEOPLE: Final = (
     *("HOME", "USER", "LOGNAME", "PWD", "SCRATCH", "WORK", "PROJECT", "STAGE", "CKPT_ITER", "NVRX_SIDECAR"),
@@ -26,7 +26,7 @@ FOR_PEOPLE: Final = (
     *("SLURM_ACCOUNT*", "SLURM_PARTITION*", "SLURM_QOS*", "SLURM_MEM", "SLURM_JOB_ID"),
     *("TORCH_*", "TORCHINDUCTOR_*", "PYTORCH_*", "TRITON_*", "OELLM_*", "MEGATRON_*"),
 )
-"""Names and patterns that the command line permits besides the setting's."""
+"""Names and patterns that the command line permits in addition to those of the setting."""
 
 _NEVER_BY_PATTERN: Final = re.compile(
     r"(?i)AIRFLOW_|.*(?:PASSW|SECRET|TOKEN|CREDENTIAL|PRIVATE|API_?KEY)|.*(?:_KEY|_CONN)S?\Z"
@@ -35,10 +35,10 @@ _for_person: ContextVar[bool] = ContextVar("for_person", default=False)
 
 
 class PermittedVariables(Mapping[str, str]):
-    """The variables of an environment that a spec may read; the others look as if they were not set.
+    """The variables of an environment that a spec may read; the others appear not to be set.
 
-    :param environment: where the values are
-    :param named: names and shell patterns; what looks like a secret is permitted by its own name only
+    :param environment: the environment with the values
+    :param named: names and shell patterns; a name that looks like a secret is permitted only by its exact name
     """
 
     def __init__(self, environment: Mapping[str, str], named: tuple[str, ...]) -> None:
@@ -75,8 +75,8 @@ def _is_pattern(name: str) -> bool:
 
 
 def permitted_variables() -> PermittedVariables:
-    """Return what specs may read of this process's environment: as the setting says, and inside
-    :func:`read_for_person` :data:`FOR_PEOPLE` too.
+    """Return the variables of this process that specs may read: those of the setting, and inside
+    :func:`read_for_person` also :data:`FOR_PEOPLE`.
     """
     named = listed(SETTING)
     return PermittedVariables(os.environ, (*named, *FOR_PEOPLE) if _for_person.get() else named)
@@ -84,7 +84,7 @@ def permitted_variables() -> PermittedVariables:
 
 @contextlib.contextmanager
 def read_for_person() -> Iterator[None]:
-    """Permit :data:`FOR_PEOPLE`: the environment is that of the person who runs a command."""
+    """Permit :data:`FOR_PEOPLE`, because the environment is that of the user who runs a command."""
     token = _for_person.set(True)
     try:
         yield
@@ -98,7 +98,7 @@ def only_for_person(name: str) -> bool:
 
 
 def refusal(environment: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return the problems of reading a variable that has no value, and what to do about it."""
+    """Return the problem of reading a variable without a value, and the hint."""
     default = f"write ${{oc.env:{name},default}}"
     if isinstance(environment, PermittedVariables) and not environment.permits(name):
         return (

@@ -1,8 +1,8 @@
 """Names of environment variables that hold secrets: ``HF_TOKEN``, ``WANDB_API_KEY``, ``AWS_SECRET_ACCESS_KEY``; and
-values that are secrets whatever they are called: tokens of known forms, addresses with a password in them.
+values that are secrets under any name: tokens of known forms, addresses with a password in them.
 
-A name is taken apart at ``_``, so that ``TOKENIZERS_PARALLELISM``, ``MONKEY`` and ``NUM_TOKENS`` are not secrets;
-neither are a tokenizer's ``PAD_TOKEN``, a limit ``MAX_TOKEN`` and the place of a secret, ``HF_TOKEN_PATH``.
+A name is split at ``_``, so that ``TOKENIZERS_PARALLELISM``, ``MONKEY`` and ``NUM_TOKENS`` are not secrets; neither
+are a tokenizer's ``PAD_TOKEN``, a limit ``MAX_TOKEN`` and the place of a secret, ``HF_TOKEN_PATH``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ALWAYS: Final = frozenset(
     }
 )
 _LAST: Final = frozenset({"TOKEN", "KEY", "PASS", "PWD", "PAT"})
-"""Words that mean a secret at a name's end, or before a number."""
+"""Words that indicate a secret at the end of a name, or before a number."""
 _HARMLESS_BEFORE: Final[dict[str, frozenset[str]]] = {
     "TOKEN": frozenset(
         [
@@ -172,9 +172,9 @@ _KNOWN_FORMS: Final = re.compile(
 _SWITCH: Final = re.compile(r"(?i)|true|false|yes|no|on|off|none|null|[0-9]{1,6}(?:\.[0-9]+)?\Z")
 
 
-@functools.lru_cache(maxsize=4096)  # the same few names stand in thousands of jobs
+@functools.lru_cache(maxsize=4096)  # thousands of jobs have the same few names
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable of this name holds a secret."""
+    """Return whether a variable of this name contains a secret."""
     words = [word for word in name.upper().split("_") if word]
     while words and words[-1].isdigit():
         words.pop()
@@ -188,7 +188,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_known_secret(text: str) -> bool:
-    """Return whether a text holds a secret of a known form: a token, a private key, a password in an address."""
+    """Return whether a text contains a secret of a known form: a token, a private key, a password in an address."""
     return _KNOWN_FORMS.search(text) is not None
 
 
@@ -199,6 +199,6 @@ def holds_secret(name: str, value: str) -> bool:
     if not is_secret_name(name) or _SWITCH.fullmatch(value):
         return False
     is_path = re.fullmatch(r"(?:~|/|\./|\$\{?\w+\}?/)[\w.@~$/{}+-]*", value) is not None
-    # keys may hold slashes: a path is believed where a name speaks of keys and credentials, and it has two parts
+    # keys may contain slashes: it counts as a path if the name is about keys or credentials and it has two parts
     last = name.upper().rsplit("_", 1)[-1]
     return not (is_path and value.count("/") > 1 and last in ("KEY", "CREDENTIALS", "CREDENTIAL"))

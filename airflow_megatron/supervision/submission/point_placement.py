@@ -1,12 +1,13 @@
 """Choice of the cluster of a point, for sweeps that name several clusters.
 
-A point goes where there is room when its run starts: to a cluster that answers, whose partition starts jobs, and whose
-limits on queued jobs admit another one. Among these, the cluster where Slurm would start the job first; among those
-where it would start now, or whose estimates are unknown, the one with the fewest jobs that wait. Points that have just
-been placed count as waiting jobs until their jobs are in the queue. The answers of the clusters serve all points that
-are placed in the next seconds, so many points cause one remote question per cluster.
+When its run starts, a point is placed on a cluster that answers, whose partition starts jobs, and whose limits on
+queued jobs admit another one. Of several such clusters, the one where Slurm would start the job first is chosen. Of
+clusters where it would start now, or whose estimates are unknown, the one with the fewest waiting jobs is chosen.
+Points that have just been placed count as waiting jobs until their jobs are in the queue. The answers of the clusters
+are used for all points that are placed in the next seconds, so many points cause one remote query per cluster.
 
-The choice is recorded before anything of the point is submitted, and it is never changed: the point's files are there.
+The choice is recorded before any job of the point is submitted. It is never changed, because the point's files are on
+that cluster.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Candidate:
     run: Callable[[str], CommandResult]
 
     def room(self) -> ClusterRoom:
-        """Ask the cluster for room; a cluster that does not answer has a problem instead."""
+        """Query the room on the cluster; if it does not answer, return a room with a problem."""
         cluster = self.environment.cluster
         script = job_script(self.job, cluster, 1, templates=self.environment.templates)
         directives = shared_directives(script)
@@ -82,7 +83,7 @@ class Candidate:
 
     @property
     def resources(self) -> str:
-        """A digest of what its room depends on."""
+        """A digest of the resources on which its room depends."""
         return hashlib.sha256(msgspec.json.encode(self.job.slurm.model_dump(mode="json"))).hexdigest()[:12]
 
 
@@ -132,12 +133,12 @@ def chosen_cluster(
     rooms: Mapping[str, ClusterRoom],
     just_placed: Mapping[str, Iterable[str]],
 ) -> tuple[str, str, list[str]]:
-    """Return the cluster with room, the reason, and why others were passed over.
+    """Return the cluster with room, the reason, and why others are not used.
 
     :param jobs: cluster → first job of the point, in the order of the spec
     :param environments: cluster → its profile
     :param rooms: cluster → its room
-    :param just_placed: cluster → points that were placed on it a moment ago
+    :param just_placed: cluster → points that were just placed on it
     :raises NoRoomError: if no cluster has room
     """
     notes: list[str] = []
@@ -151,14 +152,14 @@ def chosen_cluster(
         counted.update({f"{sweep_prefix(job)} {prefix}": 1 for prefix in unseen})
         free = [limit.free(counted) for limit in queue_limits(job, environments[cluster].cluster)]
         if room.problem:
-            notes.append(f"cluster {cluster} is passed over: {room.problem}")
+            notes.append(f"cluster {cluster} is not used: {room.problem}")
         elif room.is_closed:
             notes.append(
-                f"cluster {cluster} is passed over: partition {job.slurm.partition} is {room.partition}"
+                f"cluster {cluster} is not used: partition {job.slurm.partition} is {room.partition}"
             )
         elif min(free, default=1) < 1:
             notes.append(
-                f"cluster {cluster} is passed over: it is full, {sum(counted.values())} jobs are queued"
+                f"cluster {cluster} is not used: it is full, {sum(counted.values())} jobs are queued"
             )
         else:
             if room.refused:

@@ -133,7 +133,7 @@ def make_room(attempts: JobAttempts) -> bool:
     try:
         jobs = PinnedSweep.read(due.pin).plan().jobs
     except PinError as error:
-        attempts.log.warning("%s; nothing that is queued ahead makes room", error)
+        attempts.log.warning("%s; no job that is queued ahead was withdrawn to make room", error)
         return False
     queued = [job for job in jobs if job.depends_on and attempt_of(job, 1).job_name in waiting]
     return any(
@@ -163,7 +163,7 @@ def take_up(attempts: JobAttempts, state: StageRecord) -> tuple[bool, StageRecor
     if taken:
         attempts.log.info("attempt %d was queued ahead, as job %s", latest.number, latest.job_id)
         return True, state
-    attempts.log.info("job %s, which was queued ahead, is of no use any more", latest.job_id)
+    attempts.log.info("job %s, which was queued ahead, is no longer needed", latest.job_id)
     withdraw_ahead(attempts)
     return False, attempts.state()
 
@@ -220,7 +220,7 @@ class _Queue:
         if latest is not None:
             undecided = latest.ahead is not None and latest.decision is None
             if not undecided or latest.number != 1:
-                return []  # it has run before or runs now: its own task decides
+                return []  # it has run before or runs now, so its own task decides
             if latest.job_id is not None:
                 return [(latest.number, latest.job_id)]
         elif state.verdict is not None or (job.trains and state.tracker is not None):

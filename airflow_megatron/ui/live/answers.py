@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 STATIC: Final = Path(__file__).parents[1] / "static"
 CHARTS: Final = "vendor/uplot/uPlot.iife.min.js"
-"""Fetched when the package is built."""
+"""Fetched when the package is built; a checkout may not have it."""
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 
 
 def json_answer(request: Request, content: Any) -> Response:
-    """Send JSON data; 304 and nothing else when the browser has the same already."""
+    """Send JSON data, or only status 304 if the browser already has it."""
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
         errors="backslashreplace"
     )
@@ -32,11 +32,11 @@ def json_answer(request: Request, content: Any) -> Response:
 
 
 class StaticFolder:
-    """The scripts and styles of the pages, under an address that holds their digest: browsers may cache them forever.
+    """The scripts and styles of the pages; their address contains their digest, so browsers may cache them forever.
 
-    A name that comes from outside is looked up among those that the folder holds.
+    A requested name is compared with the names of the files in the folder.
 
-    :param folder: where they are
+    :param folder: their folder
     """
 
     def __init__(self, folder: Path = STATIC) -> None:
@@ -61,13 +61,14 @@ class StaticFolder:
 
     @property
     def has_charts(self) -> bool:
-        """Whether the chart library is there: a checkout may be used without having been built."""
+        """Whether the chart library exists; a checkout may be used before it is built."""
         return CHARTS in self._files
 
     def answer(self, version: str, name: str) -> Response | None:
-        """Send a file, None when there is no such file.
+        """Return the response with a file, None if there is no such file.
 
-        :param version: of the address; another than the present one is of a page that was loaded before an update
+        :param version: digest in the address; it differs from the current one on a page that was loaded before an
+            update
         """
         content = self._files.get(name)
         if content is None:

@@ -16,11 +16,11 @@ MOST_SERIES = 60
 
 
 def evaluation_answer(figures: Sequence[EvaluationFigure], name: str) -> dict[str, Any]:
-    """Return what the page shows: ``names`` of all figures, the ``name`` that is shown, and its ``chart``.
+    """Return the data of the page: ``names`` of all metrics, the ``name`` of the shown one, and its ``chart``.
 
-    A line joins the checkpoints of a training; a dotted line shows the score of random guessing, where it is known.
+    A line joins the checkpoints of a training; a dotted line shows the score of random guessing, if it is known.
 
-    :param name: task and metric; another one that there is, if there is no such figure
+    :param name: task and metric; if there is none of that name, an existing one is shown
     """
     names = sorted({figure.name for figure in figures})
     if not names:

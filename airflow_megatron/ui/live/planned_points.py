@@ -1,4 +1,4 @@
-"""The points of a stored plan, as the pages show them."""
+"""The points of a stored plan, for the pages."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class PlannedStage(NamedTuple):
 
     :param name: of the stage
     :param kind: name of its stage kind
-    :param trains: it is a training
-    :param measures: it is a benchmark, a short training whose time and memory count
-    :param reported: of a benchmark: what was measured elsewhere, ``step_ms`` and ``memory_gb``
+    :param trains: whether it is a training
+    :param measures: whether it is a benchmark, a short training whose time and memory are measured
+    :param reported: for a benchmark: ``step_ms`` and ``memory_gb`` that were measured elsewhere
     :param run_dir: its directory on the cluster
     :param parent: the stage whose checkpoint it starts from, empty for none
-    :param train_iters: the last iteration, None where it is not known
-    :param from_iteration: the checkpoint that it continues from
+    :param train_iters: the last iteration, None if unknown
+    :param from_iteration: iteration of the checkpoint from which it continues
     :param seq_length: tokens of a sample
-    :param gpus: processes, one a GPU
+    :param gpus: number of processes, one per GPU
     """
 
     name: str
@@ -55,8 +55,9 @@ class PlannedPoint(NamedTuple):
     :param name: of the point
     :param swept: the parameters that the sweep varies
     :param stages: its stages, in order
-    :param cluster: that it runs on, of a sweep on several clusters; empty before that is decided, and on one cluster
-    :param peak: operations per second of one GPU in dense bf16, None where the profile does not name the GPU
+    :param cluster: its cluster, for a sweep on several clusters; empty before the choice, and for a sweep on one
+        cluster
+    :param peak: operations per second of one GPU in dense bf16, None if the profile does not name the GPU
     """
 
     name: str
@@ -67,7 +68,7 @@ class PlannedPoint(NamedTuple):
 
 
 class PlannedSweep(NamedTuple):
-    """A stored plan, as far as the pages show it.
+    """The part of a stored plan that the pages show.
 
     :param cluster: name of the cluster profile, or names with commas
     :param description: of the sweep
@@ -82,7 +83,7 @@ class PlannedSweep(NamedTuple):
 
 
 def planned_sweep(sweep: str, run_id: str) -> PlannedSweep | None:
-    """Return the plan that a run executes, None before it has one or where it cannot be read."""
+    """Return the plan that a run executes; None if there is none yet or it cannot be read."""
     store = PinStore()
     pin = store.newest(sweep, run_id)
     try:
@@ -93,9 +94,9 @@ def planned_sweep(sweep: str, run_id: str) -> PlannedSweep | None:
 
 @lru_cache(maxsize=8)
 def _planned(pin: str, root: Path, placed: tuple[int, int]) -> PlannedSweep:
-    """Return what the page shows of a stored plan.
+    """Return the part of a stored plan that the page shows.
 
-    :param placed: state of the records of the points' clusters, which the jobs depend on
+    :param placed: state of the records of the points' clusters, on which the jobs depend
     """
     pinned = PinnedSweep.read(pin, PinStore(root))
     peaks: dict[str, float | None] = {}

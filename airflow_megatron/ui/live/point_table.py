@@ -1,4 +1,4 @@
-"""The table of a sweep's points as JSON: one short row a point."""
+"""The table of a sweep's points as JSON: one short row per point."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def point_rows(
     states: Mapping[str, Mapping[str, str]],
     recorded: Recorded,
 ) -> list[dict[str, Any]]:
-    """Return a row for each point of a plan; what is not known is left out of it.
+    """Return a row for each point of a plan; unknown values are left out.
 
-    ``point``, ``run`` and ``state`` of its run in Airflow, ``stages`` (a letter each), ``params``, ``cluster`` if the
-    sweep has several; of the training that it is at: ``training``, ``iteration``, ``total``, ``loss``,
+    ``point``, ``run`` and ``state`` of its run in Airflow, ``stages`` (one letter each), ``params``, ``cluster`` if
+    the sweep has several; for its current training: ``training``, ``iteration``, ``total``, ``loss``,
     ``validation_loss`` (the lowest of all its trainings), ``tokens_per_s`` (per GPU), ``mfu`` (0 to 1), ``memory_gb``
-    (on the fullest GPU) and ``eta_s``; of a benchmark also ``step_ms``, and ``step_ratio`` and ``memory_ratio`` to what
-    was reported elsewhere; of all its jobs ``attempts``, ``gpu_hours`` and ``lost_gpu_hours``.
+    (on the GPU that uses most) and ``eta_s``; for a benchmark also ``step_ms``, and ``step_ratio`` and
+    ``memory_ratio`` to the values reported elsewhere; for all its jobs ``attempts``, ``gpu_hours`` and
+    ``lost_gpu_hours``.
 
     :param runs: point → its run in Airflow
     :param states: run → stage → letter
@@ -82,7 +83,7 @@ def _row(
 def _current(
     read: list[tuple[PlannedStage, StageReading]], letters: Mapping[str, str]
 ) -> tuple[PlannedStage, StageReading]:
-    """Return the training that a point is at: one that runs, else the one that logged last, else its first."""
+    """Return the current training of a point: a running one, else the one that logged last, else the first."""
     running = [one for one in read if letters[one[0].name] == RUNNING]
     logged = [one for one in running or read if one[1].seen is not None]
     return max(logged, key=lambda one: one[1].seen or 0.0, default=(running or read)[0])
@@ -119,14 +120,14 @@ def _training(
 
 
 def rounded(value: float | None) -> float | None:
-    """Return a number with as many digits as a table or curve shows; None for what is not a number."""
+    """Return a number with as many digits as a table or curve shows; None if it is not a finite number."""
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return None
     return float(f"{value:.6g}")
 
 
 def plain(value: Any) -> Any:
-    """Return a swept value as a cell of the table: a number that JSON has, a truth value, or text."""
+    """Return a swept value as a cell of the table: a number valid in JSON, a truth value, or text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)

@@ -1,4 +1,4 @@
-"""The records of a sweep's jobs, in the form in which the pages need them."""
+"""The records of a sweep's jobs, in the form that the pages need."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 class StageReading(NamedTuple):
     """The progress of a training. Unknown values are None.
 
-    :param iteration: the last one logged
+    :param iteration: the last logged iteration
     :param train_iters: the last iteration of the training
-    :param loss: of the last iteration, in nats per token
-    :param validation_loss: the last one, in nats per token
+    :param loss: loss of the last iteration, in nats per token
+    :param validation_loss: last validation loss, in nats per token
     :param step_s: seconds of an iteration
     :param tokens_per_iteration: tokens of an iteration
-    :param tflops: TFLOP/s per GPU, as Megatron counts it
-    :param memory_mib: the most that PyTorch has reserved on a GPU
+    :param tflops: TFLOP/s per GPU, as computed by Megatron
+    :param memory_mib: maximum memory that PyTorch has reserved on a GPU, in MiB
     :param seen: Unix time of the newest row
     """
 
@@ -36,8 +36,8 @@ class StageReading(NamedTuple):
 class JobReading(NamedTuple):
     """The cost of the attempts of a job.
 
-    :param attempts: how many there were
-    :param gpu_hours: GPU-hours of those that have ended
+    :param attempts: number of attempts
+    :param gpu_hours: GPU-hours of the attempts that have ended
     :param lost: of these, GPU-hours of attempts that were repeated from an earlier checkpoint or failed
     :param state: last state reported by Slurm; empty if there is none
     """
@@ -49,14 +49,14 @@ class JobReading(NamedTuple):
 
 
 class EvaluationFigure(NamedTuple):
-    """A figure of lm-evaluation-harness. Unknown values are None.
+    """A value measured by lm-evaluation-harness. Unknown values are None.
 
     :param point: name of the point
-    :param stage: the training whose checkpoint it is of
+    :param stage: the training that saved the checkpoint
     :param iteration: of the checkpoint
-    :param model: run outside the sweep that the checkpoint is from; empty for the point's own
+    :param model: run outside the sweep that saved the checkpoint; empty for a training of the point
     :param name: task and metric
-    :param value: the figure
+    :param value: the value
     :param stderr: its standard error
     :param chance: score of random guessing
     """
@@ -72,10 +72,10 @@ class EvaluationFigure(NamedTuple):
 
 
 class Recorded(Protocol):
-    """Read-only view of what is stored of a sweep, by all its runs."""
+    """Read-only view of a sweep's stored results, from all its runs."""
 
     def trainings(self) -> Mapping[tuple[str, str], StageReading]:
-        """Return point and stage → how far it has come."""
+        """Return point and stage → its progress."""
 
     def jobs(self) -> Mapping[tuple[str, str], JobReading]:
         """Return point and stage → its cost."""
@@ -87,22 +87,22 @@ class Recorded(Protocol):
         """Return the attempts that have failed."""
 
     def figures(self) -> Sequence[EvaluationFigure]:
-        """Return every figure of an evaluation."""
+        """Return every value of every evaluation."""
 
     def curves(self, metric: str, points: Collection[str], most: int) -> Sequence[Mapping[str, Any]]:
         """Return a curve for each training of some points.
 
-        ``point``, ``stage``, ``parent`` (the stage that it branches off, if any), lists of equal length ``x``
+        ``point``, ``stage``, ``parent`` (the stage from which it branches, if any), lists of equal length ``x``
         (iterations), ``tokens``, ``flops``, ``hours``, ``rate`` (learning rates) and ``y``, and ``restarts``, the
         iterations at which attempts began. Unknown values are None.
 
         :param metric: ``loss``, ``validation_loss``, ``learning_rate``, ``grad_norm``, ``throughput``
-        :param most: values of a curve, at most
+        :param most: maximum number of values of a curve
         """
 
 
 class NothingRecorded:
-    """The records of a sweep of which nothing is stored."""
+    """The records of a sweep without stored results."""
 
     def trainings(self) -> dict[tuple[str, str], StageReading]:
         """Return nothing."""

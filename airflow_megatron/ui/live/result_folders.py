@@ -1,4 +1,4 @@
-"""The folders that sweeps' reports were written to, read for the web page."""
+"""Reader of the folders with sweeps' reports, for the web page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SweepResults:
     :param written: when the report was written
     :param points: number of points
     :param branches: number of training branches: pretraining and cooldowns of all points
-    :param finished: how many of them have finished
+    :param finished: number of finished branches
     :param best: point and branch with the lowest validation loss, empty when there is none
     :param best_loss: that loss, in nats per token
     """
@@ -47,11 +47,11 @@ class SweepResults:
 
 
 class ResultFolders:
-    """The result folders of all sweeps, one folder a sweep.
+    """The result folders of all sweeps, one per sweep.
 
-    A name that comes from outside is looked up among what the folders hold and never made part of a path.
+    A requested name is compared with the names in the folders and never becomes part of a path.
 
-    :param root: the folder that holds them; need not exist
+    :param root: the parent folder; it need not exist
     """
 
     def __init__(self, root: Path) -> None:
@@ -66,7 +66,7 @@ class ResultFolders:
         return sorted(found, key=lambda sweep: (-sweep.written.timestamp(), sweep.name))
 
     def report(self, sweep: str) -> Path | None:
-        """Return the report page of a sweep, None when there is none."""
+        """Return the report page of a sweep, None if there is none."""
         folder = self._folders().get(sweep)
         return folder / REPORT if folder else None
 
@@ -90,7 +90,9 @@ class ResultFolders:
         return dict(sorted(pages.items(), key=lambda item: -item[1].stat().st_mtime_ns))
 
     def downloads(self, sweep: str) -> dict[str, Path]:
-        """Return the tables and plots of a sweep by file name, sorted; those with names as of :meth:`runs`."""
+        """Return the tables and plots of a sweep, sorted by file name; names that :meth:`runs` would leave out are
+        left out.
+        """
         folder = self._folders().get(sweep)
         if folder is None:
             return {}
@@ -134,7 +136,7 @@ class ResultFolders:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``results.json``; none when it is missing or not a table, which the report itself survives."""
+    """Return the rows of ``results.json``; none if it is missing or not a table, which must not hide the report."""
     try:
         is_table = path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST_RECORD
         rows = read_json(path.read_bytes()) if is_table else None
@@ -148,6 +150,6 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether a folder holds a report: a link in its place would show a file from elsewhere."""
+    """Return whether a folder holds a report that is not a link, which could show a file from elsewhere."""
     report = path / REPORT
     return not path.is_symlink() and report.is_file() and not report.is_symlink()

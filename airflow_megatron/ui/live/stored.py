@@ -1,4 +1,4 @@
-"""What the store of results holds of a sweep, as :class:`airflow_megatron.ui.live.recorded.Recorded` gives it."""
+"""Implementation of :class:`airflow_megatron.ui.live.recorded.Recorded` for the store of results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ METRICS: Final = ("loss", "learning_rate", "grad_norm", "throughput")
 MOST_CURVES: Final = 60
 MOST_FAILURES: Final = 500
 MOST_SWEEPS: Final = 8
-"""Sweeps whose pictures are kept."""
+"""Maximum number of sweeps whose state is cached."""
 _GOOD: Final = (Outcome.FINISHED.value, Outcome.ROLLED_OVER.value, Outcome.DUPLICATE.value)
 _JOB: Final = ["point", "stage"]
 _ALONG: Final = ["iteration", "tokens", "flops", "hours", "rate"]
@@ -41,7 +41,7 @@ _PATIENCE: Final = 5
 
 
 class _Watched:
-    """The picture of a sweep, and what every request needs of it."""
+    """The cached state of a sweep, and values derived from it for every request."""
 
     def __init__(self, view: SweepView) -> None:
         self._view = view
@@ -54,9 +54,10 @@ class _Watched:
         self._generation = -1
 
     def refresh(self) -> None:
-        """Update the picture.
+        """Update the cached state.
 
-        :raises StoreError: when the store does not answer
+
+        :raises StoreError: if the store does not answer
         """
         with self._lock:
             if time.monotonic() < self._next:
@@ -72,12 +73,12 @@ class _Watched:
 
 
 class StoredSweep:
-    """What is stored of a sweep. Reads the store again when it has changed.
+    """The stored results of a sweep; the store is read again after it has changed.
 
-    Trainings go on over the runs of a sweep, so the rows of all runs count.
+    A training may continue in a later run of the sweep, so the rows of all runs count.
 
     :param sweep: name of the sweep
-    :raises StoreError: when the store does not answer
+    :raises StoreError: if the store does not answer
     """
 
     _known: OrderedDict[tuple[str, str], _Watched] = OrderedDict()  # noqa: RUF012
@@ -95,7 +96,7 @@ class StoredSweep:
         self._watched, self._picture = watched, watched.picture
 
     def trainings(self) -> dict[tuple[str, str], StageReading]:
-        """Return point and stage → how far it has come."""
+        """Return point and stage → its progress."""
         return self._watched.trainings
 
     def jobs(self) -> dict[tuple[str, str], JobReading]:
@@ -113,7 +114,7 @@ class StoredSweep:
         return _attempt_rows(bad.sort("ended", descending=True).head(MOST_FAILURES))
 
     def figures(self) -> list[EvaluationFigure]:
-        """Return every figure of an evaluation, by point, training and checkpoint."""
+        """Return every value of every evaluation, by point, training and checkpoint."""
         answers = pl.col("filter").fill_null("none")
         named = pl.concat_str(
             pl.col("task"),
@@ -171,7 +172,7 @@ def _gpu_hours(root: str, sweep: str, segments: tuple[str, ...]) -> float:
 def ended_gpu_hours(sweep: str) -> float:
     """Return the GPU-hours of a sweep's attempts that have ended.
 
-    :raises StoreError: when the store does not answer
+    :raises StoreError: if the store does not answer
     """
     store = SegmentStore(default_root())
     segments = tuple(segment.name for segment in store.segments(sweep, (ATTEMPTS.name,)))
@@ -201,7 +202,7 @@ def _trainings(picture: Picture) -> dict[tuple[str, str], StageReading]:
 def _with_lost(picture: Picture) -> pl.DataFrame:
     """Return the attempts with their lost GPU-hours: the share of iterations that were repeated later.
 
-    An attempt that has logged no iteration is lost unless it ended well.
+    An attempt without a logged iteration is lost unless it succeeded.
     """
     ended_well = pl.col("outcome").is_in(list(_GOOD))
     share = pl.col("repeated").fill_null(pl.when(ended_well).then(0.0).otherwise(1.0))
@@ -245,10 +246,8 @@ def _falls(metric: str) -> pl.Expr:
 
 
 def _drawn(track: pl.DataFrame, metric: str) -> pl.DataFrame:
-    """Return the values of a curve: of an entry with several iterations its least and its greatest.
-
-    Where they are within the entry is not known: they are put at its ends in the order in which the curve falls or
-    rises there.
+    """Return the values of a curve: for an entry with several iterations, its minimum and maximum. Their positions
+    within the entry are unknown. They are placed at its ends, in the order that follows the slope of the curve there.
     """
     low, high = pl.col(f"{metric}_min"), pl.col(f"{metric}_max")
     falls = _falls(metric)
@@ -272,7 +271,7 @@ def _drawn(track: pl.DataFrame, metric: str) -> pl.DataFrame:
 
 
 def _joined(values: pl.DataFrame, trunk: pl.DataFrame | None, metric: str) -> pl.DataFrame:
-    """Return the values of a branch behind the last one that its trunk has before it, with the trunk's cost added."""
+    """Return the values of a branch with the trunk's cost added, preceded by the last earlier value of the trunk."""
     columns = [*_ALONG, "y"]
     own = values.select(columns)
     if trunk is None or not own.height:
@@ -281,7 +280,7 @@ def _joined(values: pl.DataFrame, trunk: pl.DataFrame | None, metric: str) -> pl
     if not before.height:
         return own
     own = own.with_columns(pl.col("flops") + before["flops"][0], pl.col("hours") + before["hours"][0])
-    if metric == "validation_loss":  # the trunk is validated at other iterations
+    if metric == "validation_loss":  # the trunk may be validated at other iterations
         return own
     return pl.concat([_drawn(before, metric).tail(1).select(columns), own], how="vertical_relaxed")
 

@@ -27,18 +27,18 @@ def sweep_rows(
     gpu_hours: Callable[[str], float | None],
     recorded: Callable[[str], Recorded],
 ) -> list[dict[str, Any]]:
-    """Return a row for each sweep, those under way first, then the newest.
+    """Return a row for each sweep, running ones first, then the newest.
 
-    ``sweep``, ``state`` (``running``, ``failed before launch``, ``failed``, ``finished``, ``not started`` or ``report``
-    for one that Airflow no longer has), ``run``, ``started``, ``ended``, ``points`` (state → number),
+    ``sweep``, ``state`` (``running``, ``failed before launch``, ``failed``, ``finished``, ``not started`` or
+    ``report`` for one that Airflow no longer has), ``run``, ``started``, ``ended``, ``points`` (state → number),
     ``best_loss``, ``best`` and ``report``, the time at which it was written; ``gpu_hours`` of all attempts that have
-    ended, and ``eta_s``, the seconds that the trainings of a running sweep still take. Times are Unix times. What is
-    not known is left out.
+    ended, and ``eta_s``, the remaining seconds of the trainings of a running sweep. Times are Unix times. Unknown
+    values are left out.
 
     :param sweeps: ids of DAGs that the reader may see
     :param reports: sweep → its report, of sweeps that the reader may see
     :param gpu_hours: sweep → GPU-hours of its attempts
-    :param recorded: sweep → what has been recorded of it
+    :param recorded: function: sweep → its stored results
     """
     newest = newest_runs(sweeps, session)
     of_points = point_states([point_dag_id(sweep) for sweep in sweeps], session)
@@ -84,9 +84,9 @@ def sweep_state(run: Run | None, points: Mapping[str, int], *, was_launched: boo
     """Return the state of a sweep in one word.
 
     :param run: its newest run
-    :param points: state of a point's run → how many
-    :param was_launched: the run has started its points
-    :param known: Airflow has its DAG
+    :param points: state of a point's run → number of points
+    :param was_launched: whether the run has started its points
+    :param known: whether Airflow has its DAG
     """
     if run is None:
         return "not started" if known else "report"

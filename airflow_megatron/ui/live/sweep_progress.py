@@ -21,13 +21,13 @@ def seconds_left(
 ) -> float | None:
     """Return the remaining seconds of the trainings of a sweep; None while no speed is known.
 
-    That is the time of the longest point, or of all points divided by those that run at once. A training that has not
-    begun is taken to be as fast as the others of its stage (the median), else as all others. Waits in the queue,
-    conversions and evaluations are not counted.
+    The result is the larger of two times: that of the longest point, and that of all points divided by the number of
+    concurrent points. A training that has not begun is assumed to be as fast as the median of its stage, or else of
+    all trainings. Waits in the queue, conversions and evaluations are not counted.
 
     :param running: points that run
     :param ended: points whose runs have ended
-    :param trainings: point and stage → how far it has come
+    :param trainings: point and stage → its progress
     """
     speeds: dict[str, list[float]] = {}
     for (_, stage), reading in trainings.items():

@@ -26,7 +26,7 @@ FINISHED: Final = "f"
 FAILED: Final = "x"
 SKIPPED: Final = "s"
 BLOCKED: Final = "u"
-"""A stage before it has failed."""
+"""An earlier stage of the point has failed."""
 STATES: Final = {
     WAITING: "waiting",
     QUEUED: "queued",
@@ -37,12 +37,16 @@ STATES: Final = {
     SKIPPED: "cancelled",
     BLOCKED: "blocked",
 }
-"""One letter a stage: a thousand points have tens of thousands of them."""
+"""One letter per stage, because a thousand points have tens of thousands of stages."""
 
 _ACTIVE: Final = frozenset({"scheduled", "queued", "running", "deferred", "up_for_reschedule"})
 _STEPS: Final = frozenset(STEPS)
+_SWEEPS: Final = select(DagTag.dag_id).where(
+    DagTag.name == "sweep", DagTag.dag_id.in_(select(DagTag.dag_id).where(DagTag.name == "megatron"))
+)
+"""The tag ``sweep`` alone may be another project's."""
 _AT_ONCE: Final = 500
-"""Values in one ``IN`` of SQL."""
+"""Maximum number of values in one ``IN`` of SQL."""
 
 
 class Run(NamedTuple):
@@ -50,8 +54,8 @@ class Run(NamedTuple):
 
     :param run_id: of the run
     :param state: of the run
-    :param started: Unix time, None before
-    :param ended: Unix time, None before
+    :param started: Unix time of its start, None before
+    :param ended: Unix time of its end, None before
     :param conf: the configuration of the run
     """
 
@@ -63,16 +67,18 @@ class Run(NamedTuple):
 
     @property
     def is_active(self) -> bool:
-        """Whether it waits or runs."""
+        """Whether it is queued or running."""
         return self.state in ("queued", "running")
 
 
 def sweep_dags(session: Session) -> list[str]:
     """Return the ids of the DAGs of sweeps."""
-    ours = select(DagTag.dag_id).where(DagTag.name == "megatron")
-    return sorted(
-        session.scalars(select(DagTag.dag_id).where(DagTag.name == "sweep", DagTag.dag_id.in_(ours)))
-    )
+    return sorted(session.scalars(_SWEEPS))
+
+
+def is_sweep(dag_id: str, session: Session) -> bool:
+    """Return whether Airflow has a sweep of this name."""
+    return session.scalar(_SWEEPS.where(DagTag.dag_id == dag_id)) is not None
 
 
 def runs_of(dag_id: str, session: Session, *, limit: int | None = None) -> list[Run]:
@@ -115,7 +121,7 @@ def launched(sweep: str, run_ids: Collection[str], session: Session) -> set[str]
 
 
 def point_runs(sweep: str, run_id: str, session: Session) -> dict[str, Run]:
-    """Return point → the run that works it for a run of the sweep: one that it has launched, or that it waits for."""
+    """Return point → its run for a run of the sweep, which has launched that run or waits for it."""
     run = session.scalar(select(DagRun).where(DagRun.dag_id == sweep, DagRun.run_id == run_id))
     launch = run.get_task_instance(LAUNCH, session=session) if run else None
     waited_for: Any = launch.xcom_pull(task_ids=LAUNCH, session=session) if launch else None
@@ -148,7 +154,7 @@ def stage_states(dag_id: str, run_ids: Collection[str], session: Session) -> dic
 def stage_state(steps: Mapping[str, str]) -> str:
     """Return the letter of a stage from the states of its tasks.
 
-    :param steps: name of a step → state of its task, empty where it has none
+    :param steps: name of a step → state of its task, empty if it has none
     """
     watch, submit = steps.get("watch", ""), steps.get("submit", "")
     waits = [state for step, state in steps.items() if step not in ("watch", "submit")]

@@ -1,4 +1,4 @@
-// Retry and cancel, as requests to Airflow's own API: its auth manager decides, and its audit log names who did it.
+// Retry and cancel with requests to Airflow's API, whose auth manager authorizes them and whose audit log records the user.
 
 import { byId, h, reason, root } from "./dom.js";
 
@@ -6,7 +6,7 @@ async function request(method, path, body) {
   const answer = await fetch(`${root}../api/v2/${path}`, {
     method,
     credentials: "same-origin",
-    headers: { "Content-Type": "application/json", Accept: "application/json" }, // no form of another site can send it
+    headers: { "Content-Type": "application/json", Accept: "application/json" }, // a form of another site cannot send this type
     body: JSON.stringify(body),
   });
   if (!answer.ok) throw new Error(await reason(answer));
@@ -14,13 +14,13 @@ async function request(method, path, body) {
 
 const runPath = (dag, run) => `dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(run)}`;
 
-/** Mark a run failed: a sweep's run stops its points, a point's run its jobs. */
+/** Mark a run failed; Airflow then stops the points of a sweep's run, or cancels the jobs of a point's run. */
 export const cancelRun = (dag, run) => request("PATCH", runPath(dag, run), { state: "failed" });
 
 /** Clear the failed tasks of a run. */
 export const retryRun = (dag, run) => request("POST", `${runPath(dag, run)}/clear`, { dry_run: false, only_failed: true });
 
-/** Ask, then act; the dialog stays open with the message when Airflow refuses. */
+/** Show a confirmation dialog, then act; if Airflow refuses, the dialog stays open and shows the message. */
 export function confirmed({ title, text, label, danger, act, done }) {
   const trouble = h("p", { class: "error", role: "alert" });
   const back = h("button", { type: "button" }, "Back");
@@ -39,7 +39,7 @@ export function confirmed({ title, text, label, danger, act, done }) {
     try {
       await act();
       dialog.close();
-      byId("notice").textContent = `${label}: Airflow has been asked.`;
+      byId("notice").textContent = `${label}: sent to Airflow.`;
       done();
     } catch (error) {
       trouble.textContent = error.message;

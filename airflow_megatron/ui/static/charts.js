@@ -1,4 +1,4 @@
-// Charts from their data: hover, toggle, log axes, intervals. The data are those of results/plots/charts.py.
+// Draw charts from the data of results/plots/charts.py: hover, toggle, log axes, confidence intervals.
 
 import { h, number } from "./dom.js";
 
@@ -10,7 +10,7 @@ function colours() {
   return Object.fromEntries(["text", "line", "quiet"].map((name) => [name, styles.getPropertyValue(`--${name}`).trim()]));
 }
 
-/** A joined axis takes each x of a series once: equal ones move apart by less than a pixel. */
+/** A joined axis needs unique x values in a series: move equal ones apart by less than a pixel. */
 function apart(xs) {
   const seen = new Map();
   return xs.map((x) => {
@@ -20,7 +20,7 @@ function apart(xs) {
   });
 }
 
-/** The range of an axis: some room around the values, and around their intervals while all values are in view. */
+/** Return the range of an axis: the values, or also their intervals while all values are visible, with a margin. */
 function padded(low, high, ends, log) {
   if (low === null || high === null) return log ? [1, 10] : [0, 1];
   const [least, most] = [Math.min(low, ...ends), Math.max(high, ...ends)];
@@ -29,7 +29,7 @@ function padded(low, high, ends, log) {
   return [least - room, most + room];
 }
 
-/** Ticks of a logarithmic axis: powers of ten, with 2 and 5 where there are few. */
+/** Return the ticks of a logarithmic axis: powers of ten, and more values between them on short axes. */
 function ticks(low, high) {
   const found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
@@ -63,7 +63,7 @@ class Panel {
     if (this.chart) this.chart.destroy();
     this.chart = null;
     if (!this.shown.length) {
-      this.place.replaceChildren(h("p", { class: "quiet" }, "Nothing can be drawn on these axes."));
+      this.place.replaceChildren(h("p", { class: "quiet" }, "There are no values that can be drawn on these axes."));
       return;
     }
     this.place.replaceChildren();
@@ -105,7 +105,7 @@ class Panel {
     );
   }
 
-  /** Bands and bars of intervals, under the lines. */
+  /** Draw bands and bars of intervals under the lines. */
   ranges(chart) {
     const { ctx } = chart;
     ctx.save();
@@ -159,7 +159,7 @@ class Panel {
   }
 }
 
-/** Draw a chart in an element, in place of the picture that is in it, if any. */
+/** Draw a chart in an element; an image in the element is replaced. */
 export class Figure {
   constructor(figure, chart, hidden = new Set()) {
     this.hidden = hidden;
@@ -186,12 +186,14 @@ export class Figure {
     } else {
       figure.append(controls, place, this.list);
     }
-    // those out of sight are drawn when they come into it: a hundred canvases at once take seconds
+    // draw panels only when they become visible: a hundred canvases at once take seconds
     this.watch = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && this.first(), { rootMargin: "600px" });
     this.watch.observe(place);
+    window.addEventListener("beforeprint", () => this.first());
   }
 
   first() {
+    if (this.drawn) return;
     this.watch.disconnect();
     this.drawn = true;
     this.draw();

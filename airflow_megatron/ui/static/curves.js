@@ -1,4 +1,4 @@
-// Curves of the chosen points: hover, toggle, smooth, log axes, four x axes; trunk and branches joined.
+// Curves of the chosen points: hover, toggle, smoothing, log axes, several x axes; branches are joined to their trunks.
 
 import { ask, byId, h, number } from "./dom.js";
 
@@ -14,7 +14,7 @@ const Y_NAMES = {
   throughput: "TFLOP/s per GPU",
 };
 
-/** Exponential moving average without a bias at the beginning; half of the weight is on the last `span` values. */
+/** Return the exponential moving average with bias correction; the last `span` values have half of the weight. */
 function smoothed(values, strength) {
   if (!strength) return values;
   let sum = 0;
@@ -26,7 +26,7 @@ function smoothed(values, strength) {
   });
 }
 
-/** A piece of a curve's line, as the legend shows it. */
+/** Return a sample of a curve's line for the legend. */
 function lineSample(colour, dash) {
   const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
@@ -41,12 +41,12 @@ export class Curves {
   constructor(sweep) {
     this.sweep = sweep;
     this.hidden = new Set();
-    this.colours = new Map(); // a point keeps its colour, however the table is sorted
+    this.colours = new Map(); // a point keeps its colour when the table is sorted
     this.content = [];
-    this.asked = "";
+    this.requested = "";
     byId("metric").addEventListener("change", () => this.load(true));
     byId("along").addEventListener("change", () => {
-      if (byId("along").value === "rate") byId("log-x").checked = true; // as searches for a learning rate raise it
+      if (byId("along").value === "rate") byId("log-x").checked = true; // learning-rate searches raise the rate exponentially
       this.load(false);
       this.draw();
     });
@@ -75,10 +75,10 @@ export class Curves {
     if (!this.data || !this.data.run || !this.data.rows.length) return;
     const wanted = { metric: byId("metric").value, points: this.points(), rate: byId("along").value === "rate" ? true : null };
     const key = JSON.stringify(wanted);
-    if (!again && key === this.asked) return;
-    this.asked = key;
+    if (!again && key === this.requested) return;
+    this.requested = key;
     const { tag, data } = await ask(`sweeps/${encodeURIComponent(this.sweep)}/curves`, wanted);
-    if (key !== this.asked || (tag === this.tag && key === this.drawn)) return;
+    if (key !== this.requested || (tag === this.tag && key === this.drawn)) return;
     [this.tag, this.drawn] = [tag, key];
     this.content = data.curves.filter((curve) => curve.y.length);
     this.any = this.any || this.content.length > 0;
@@ -102,7 +102,7 @@ export class Curves {
     const strength = Number(byId("smooth").value) / 100;
     const styles = getComputedStyle(document.documentElement);
     const [text, line] = [styles.getPropertyValue("--text").trim(), styles.getPropertyValue("--line").trim()];
-    // trunks first, so that they have the whole line
+    // trunks first, so that the shared part of the line belongs to them
     const stages = [...new Set([...this.content].sort((a, b) => Boolean(a.parent) - Boolean(b.parent)).map((curve) => curve.stage))];
     const series = [{ label: X_NAMES[along], value: (_, value) => number(value) }];
     const tables = [];
@@ -111,7 +111,7 @@ export class Curves {
       const at = curve[along] || [];
       const y = smoothed(curve.y, strength);
       const keep = curve.y.map((_, index) => index).filter((index) => at[index] !== null && at[index] !== undefined && (!logX || at[index] > 0) && (!logY || y[index] > 0));
-      // a joined axis takes each x once
+      // a joined axis needs unique x values
       const seen = new Map(keep.map((index) => [at[index], y[index]]));
       const xs = [...seen.keys()].sort((a, b) => a - b);
       if (!this.colours.has(curve.point)) this.colours.set(curve.point, PALETTE[this.colours.size % PALETTE.length]);
@@ -137,7 +137,7 @@ export class Curves {
     if (this.chart) this.chart.destroy();
     this.chart = null;
     if (!tables.length) {
-      byId("chart").replaceChildren(h("p", { class: "quiet" }, "Nothing has been recorded of these points yet."));
+      byId("chart").replaceChildren(h("p", { class: "quiet" }, "These points have no recorded values yet."));
       return;
     }
     byId("chart").replaceChildren();
@@ -166,7 +166,7 @@ export class Curves {
     byId("chart").setAttribute("aria-label", `${Y_NAMES[byId("metric").value]} over ${X_NAMES[along]}. Last values: ${last.join("; ")}`);
   }
 
-  /** A triangle where an attempt began: a restart, or a return to an earlier checkpoint. */
+  /** Draw a triangle where an attempt began: after a restart, or after a rollback to an earlier checkpoint. */
   marks(chart, marks) {
     const { ctx } = chart;
     ctx.save();

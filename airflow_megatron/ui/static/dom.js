@@ -1,4 +1,4 @@
-// Making elements, and asking for data. Text from jobs only ever becomes text nodes and attributes.
+// Create elements, and fetch data. Text from jobs is only used in text nodes and attributes, never as HTML.
 
 export const root = document.documentElement.dataset.root || "./";
 
@@ -21,12 +21,12 @@ export function airflowLink(path, ...text) {
 
 let embedded = null;
 
-/** Answer requests from data of the page itself: a report in one file has no server. */
+/** Answer requests with data in the page itself, for a report in one file, which has no server. */
 export function embed(answers) {
   embedded = answers;
 }
 
-/** Ask for JSON; the browser sends its ETag, so that what has not changed does not travel again. */
+/** Fetch JSON; the browser sends the ETag of its copy, so that unchanged data are not sent again. */
 export async function ask(path, parameters = {}) {
   if (embedded) return { tag: JSON.stringify([path, parameters]), data: embedded(path, parameters) };
   const query = new URLSearchParams();
@@ -50,7 +50,7 @@ export async function reason(answer) {
   return `${typeof detail === "string" ? detail : JSON.stringify(detail)} (${answer.status})`;
 }
 
-/** Call `look` again and again, less often while the page is hidden or the server does not answer. */
+/** Call `look` periodically; not while the page is hidden, and less often while the server does not answer. */
 export function repeat(look, seconds) {
   let pause = seconds;
   let timer = 0;

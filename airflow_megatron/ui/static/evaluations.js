@@ -1,4 +1,4 @@
-// Evaluations over checkpoints: one figure of the harness at a time, with the chance level where it is known.
+// Chart of evaluations over checkpoints: one metric at a time, with the score of random guessing if it is known.
 
 import { Figure } from "./charts.js";
 import { ask, byId, h } from "./dom.js";

@@ -1,4 +1,4 @@
-// Failures by kind and by node, and what they have cost.
+// Failures by kind and by node, with the lost GPU-hours.
 
 import { ask, byId, h, number } from "./dom.js";
 
@@ -29,7 +29,7 @@ function table(title, rows) {
   );
 }
 
-/** Nodes that are known to have failed, else those of an attempt with one node. */
+/** Return the nodes that are known to have failed; otherwise the node of an attempt on a single node. */
 function nodes(row) {
   if (row.failed_nodes) return row.failed_nodes.split(",");
   return row.node_list && !/[[,]/.test(row.node_list) ? [row.node_list] : [];

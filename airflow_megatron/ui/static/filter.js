@@ -1,4 +1,4 @@
-// The filter of the table: comparisons of columns, combined with and, or, not. It is parsed here, never evaluated as a script.
+// The filter of the table: comparisons of columns, combined with and, or, not. It is parsed, and never run as a script.
 
 const TOKEN = /\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(<=|>=|==|!=|!~|=|<|>|~|[()+\-*/,])|([\p{L}_][\p{L}\p{N}_.]*))/uy;
 const DEPTH = 60;
@@ -49,9 +49,9 @@ const COMPARE = {
 
 /**
  * Return a function from a row to true or false.
- * @param text the expression; one word alone is looked for in the point's name
- * @param columns names of the columns; a name that is none of them is text
- * @param value row and column name to the value of a cell
+ * @param text the expression; a single word is searched in the point's name
+ * @param columns names of the columns; any other name is text
+ * @param value function from row and column name to the value of a cell
  */
 export function parseFilter(text, columns, value) {
   const list = tokens(text);
@@ -95,7 +95,7 @@ export function parseFilter(text, columns, value) {
   function comparison() {
     const left = sum();
     if (take("key", "in")) {
-      if (!take("sign", "(")) throw new FilterError("write a list in brackets after in: lr in (1e-3, 3e-3)");
+      if (!take("sign", "(")) throw new FilterError("in needs a list in brackets: lr in (1e-3, 3e-3)");
       const options = [sum()];
       while (take("sign", ",")) options.push(sum());
       if (!take("sign", ")")) throw new FilterError("a bracket is not closed");

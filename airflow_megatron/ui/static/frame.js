@@ -1,10 +1,10 @@
-// What every page does: Airflow's light or dark look, and links that Airflow's own page follows for its frame.
+// Common to all pages: Airflow's light or dark theme, and links that open in Airflow's own page.
 
 function outerRoot() {
   try {
     return window.parent === window ? null : window.parent.document.documentElement;
   } catch {
-    return null; // a frame of another site
+    return null; // the parent page belongs to another site
   }
 }
 
@@ -25,7 +25,7 @@ applyTheme();
 system.addEventListener("change", applyTheme);
 if (outer) new MutationObserver(applyTheme).observe(outer, { attributes: true, attributeFilter: ["class", "data-theme"] });
 
-// inside Airflow's page this is a frame that may not open pages of Airflow: its own page follows such links
+// Airflow shows this page in a frame, which may not open pages of Airflow: let the parent page follow such links
 document.addEventListener("click", (event) => {
   const link = event.target.closest && event.target.closest("a[data-airflow]");
   if (!link || window.parent === window || event.ctrlKey || event.metaKey || event.shiftKey) return;

@@ -1,4 +1,4 @@
-// Learning rate × batch size: the lowest loss of each pair, the best one marked, failed ones hatched.
+// Map of learning rate × batch size: the lowest loss of each pair; the best one is marked, failed ones are hatched.
 
 import { byId, h, number } from "./dom.js";
 import { stateOf } from "./table.js";

@@ -1,4 +1,4 @@
-// The dialog of one point: its jobs, their attempts with verdict and deciding line, and where to look further.
+// The dialog of one point: its jobs, their attempts with verdict and decisive log line, and links to logs.
 
 import { airflowLink, ask, duration, h, moment, number } from "./dom.js";
 

@@ -29,7 +29,7 @@ function pointActions(row) {
     const ask = () =>
       confirmed({
         title: `Retry ${row.point}?`,
-        text: "Airflow clears the failed tasks of this point. Jobs that have finished are passed over; a training goes on from its newest checkpoint.",
+        text: "Airflow clears the failed tasks of this point. Finished jobs are skipped; a training continues from its newest checkpoint.",
         label: "Retry",
         act: () => retryRun(dag, row.run),
         done: again,
@@ -40,7 +40,7 @@ function pointActions(row) {
     const ask = () =>
       confirmed({
         title: `Cancel ${row.point}?`,
-        text: "Airflow marks the point’s run failed, and its Slurm jobs are cancelled. The other points go on.",
+        text: "Airflow marks the point’s run failed, and its Slurm jobs are cancelled. The other points continue.",
         label: "Cancel the point",
         danger: true,
         act: () => cancelRun(dag, row.run),
@@ -54,7 +54,7 @@ function pointActions(row) {
 byId("cancel").addEventListener("click", () =>
   confirmed({
     title: `Cancel the run ${data.run}?`,
-    text: "Airflow marks the sweep’s run failed: all points that wait or run are stopped, and their Slurm jobs are cancelled.",
+    text: "Airflow marks the sweep’s run failed: its waiting and running points are stopped, and their Slurm jobs are cancelled.",
     label: "Cancel the sweep",
     danger: true,
     act: () => cancelRun(sweep, data.run),
@@ -92,7 +92,7 @@ function summary() {
   const items = [["Run", data.state === "success" ? "finished" : data.state || "not started"]];
   items.push(["Points", Object.entries(counts).map(([state, count]) => `${count} ${state}`).join(", ") || "–"]);
   if (best) items.push([`Lowest validation loss, ${best.point}`, number(best.validation_loss, 5)]);
-  if (left) items.push(["Time left of the trainings that run", duration(left)]);
+  if (left) items.push(["Time left of running trainings", duration(left)]);
   if (sum("gpu_hours")) {
     const lost = sum("lost_gpu_hours");
     items.push(["GPU-hours, useful", number(sum("gpu_hours") - lost)], ["GPU-hours, lost", number(lost)]);
@@ -104,8 +104,8 @@ function empty() {
   const place = byId("empty");
   place.hidden = data.rows.length > 0;
   if (!data.run) place.textContent = "This sweep has not been started: trigger its DAG.";
-  else if (data.state === "failed") place.textContent = "This run failed before it had a plan: the log of the task plan says why.";
-  else place.textContent = "This run has no plan yet: the task plan makes it.";
+  else if (data.state === "failed") place.textContent = "This run failed before it had a plan: see the log of the task plan.";
+  else place.textContent = "This run has no plan yet: the task plan creates it.";
   byId("points-part").hidden = data.rows.length === 0;
 }
 

@@ -8,7 +8,7 @@ const GROUPS = [
   ["failed", "Failed"],
   ["finished", "Finished"],
   ["not started", "Not started"],
-  ["report", "Only their report is left"],
+  ["report", "No longer in Airflow, with a report"],
 ];
 let shown = "";
 
@@ -53,12 +53,12 @@ const HEADS = [
   ["GPU-hours", "number", "gpu_hours"],
   ["Time left", "number", "eta_s"],
   ["Started"],
-  ["Took", "number"],
+  ["Duration", "number"],
   ["Report"],
   ["DAGs"],
 ];
 
-/** One table, so that the columns of all groups stand below each other; what no sweep has is left out. */
+/** Return one table for all groups, so that their columns align; columns without values are left out. */
 function table(groups) {
   const rows = groups.flatMap(([, sweeps]) => sweeps);
   const shown = HEADS.map(([, , needs]) => !needs || rows.some((sweep) => sweep[needs] !== undefined));
@@ -93,7 +93,7 @@ async function look() {
   byId("sweeps").replaceChildren(
     others.length ? table(others) : "",
     ...idle.map(([title, rows]) => h("details", { open: !others.length }, h("summary", {}, `${title} (${rows.length})`), table([[title, rows]]))),
-    h("p", { class: "note" }, "Losses are in nats per token, of the newest report of a sweep."),
+    h("p", { class: "note" }, "Losses are in nats per token, from the newest report of each sweep."),
   );
 }
 

@@ -1,4 +1,4 @@
-// The table of points: sort, filter, hide what is equal in all, keep rows that have not changed.
+// The table of points: sort, filter, hide columns with equal values, reuse unchanged rows.
 
 import { bar, byId, duration, h, number } from "./dom.js";
 import { FilterError, parseFilter } from "./filter.js";
@@ -57,7 +57,7 @@ function progress(row) {
 }
 
 export class PointTable {
-  /** @param actions element(s) for a row; @param changed is called when other points are chosen or shown */
+  /** @param actions returns the buttons of a row; @param changed is called when the chosen or shown points change */
   constructor({ open, actions, changed }) {
     this.rows = [];
     this.parameters = [];
@@ -112,7 +112,7 @@ export class PointTable {
     return [...OWN, ...parameters, ...measured];
   }
 
-  /** Whether two parameters have a value of one for each value of the other: `num_layers` follows from `size`. */
+  /** Return whether the values of two parameters correspond one to one, such as `num_layers` and `size`. */
   follows(name, other) {
     const pairs = this.rows.map((row) => [JSON.stringify(row.params[name] ?? null), JSON.stringify(row.params[other] ?? null)]);
     const count = (keys) => new Set(keys).size;

@@ -1,4 +1,4 @@
-"""archive, against a real login node."""
+"""``archive`` on a real login node."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_some_points_in_a_file_of_the_run_root(site: LoginSite, jobs: list[Job])
     [
         ("study.tar.gz", "write an absolute path that ends in .tar.gz or .tar.zst"),
         ("/tmp/study.zip", "write an absolute path that ends in .tar.gz or .tar.zst"),
-        ("{place}/nowhere/study.tar.gz", "nowhere cannot be written to"),
+        ("{place}/nowhere/study.tar.gz", "nowhere is not writable"),
         ("{place}/there.tar.gz", "there.tar.gz exists"),
     ],
 )

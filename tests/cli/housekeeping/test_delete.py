@@ -1,4 +1,4 @@
-"""delete, against a real login node and a real Airflow database."""
+"""``delete`` on a real login node and a real Airflow database."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def airflow_runs() -> set[str]:
 
 @pytest.fixture
 def jobs(site: LoginSite) -> list[Job]:
-    """A finished run with a report, and an earlier one without folders of its own."""
+    """A finished run with a report, and an earlier one without separate folders."""
     jobs = site.run_sweep("first")
     for number, job in enumerate(jobs, 101):
         site.finished(job, str(number))
@@ -163,7 +163,7 @@ def test_a_run_and_points_at_once(site: LoginSite, jobs: list[Job]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--yes",), ("--select", "left", "--yes")])
 def test_a_job_in_slurm(words: tuple[str, ...], site: LoginSite, jobs: list[Job]) -> None:
-    """Whatever its records say: squeue is asked."""
+    """squeue decides, regardless of the job's records."""
     name = attempt_of(jobs[0], 1).job_name
     site.command("squeue", f'for last; do :; done; echo "${{last%%|*}}|101|RUNNING|0|0|0|1|n1|None|{name}"')
     answer = site.call("delete", "study", *words)
@@ -177,7 +177,7 @@ def test_a_job_in_slurm(words: tuple[str, ...], site: LoginSite, jobs: list[Job]
 @pytest.mark.slow
 @pytest.mark.parametrize("state", [DagRunState.RUNNING, DagRunState.QUEUED])
 @pytest.mark.parametrize("words", [(), ("--select", "right"), ("--run", "first")])
-def test_a_run_under_way(
+def test_a_run_in_progress(
     words: tuple[str, ...], state: DagRunState, site: LoginSite, jobs: list[Job]
 ) -> None:
     airflow_run("study.point", "right~2", state, point="right", run="first")
@@ -198,7 +198,7 @@ def test_a_queue_that_cannot_be_read(site: LoginSite, jobs: list[Job]) -> None:
 
 @pytest.mark.slow
 def test_links_are_not_followed(site: LoginSite, jobs: list[Job], tmp_path: Path) -> None:
-    """Neither inside of what is removed, nor on the way to it."""
+    """Links are followed neither inside the deleted folder nor in its path."""
     precious = tmp_path / "precious"
     (precious / "left").mkdir(parents=True)
     (precious / "data").write_text("x")
@@ -216,7 +216,7 @@ def test_links_are_not_followed(site: LoginSite, jobs: list[Job], tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_sweep_whose_spec_is_gone(site: LoginSite, jobs: list[Job]) -> None:
+def test_a_sweep_whose_spec_was_deleted(site: LoginSite, jobs: list[Job]) -> None:
     site.spec.unlink()
     answer = site.call("delete", "study", "--yes")
     assert answer.status == 0, answer.stderr
@@ -224,7 +224,7 @@ def test_a_sweep_whose_spec_is_gone(site: LoginSite, jobs: list[Job]) -> None:
     assert site.call("delete", "study").status == 1
 
 
-def test_a_login_node_that_is_away(site: LoginSite, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_login_node(site: LoginSite, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_megatron.cli.housekeeping.delete.ANSWER_WINDOW_S", 1.0)
     site.server.stop()
     answer = site.call("delete", "study", "--yes")

@@ -1,4 +1,4 @@
-"""Other users of the machine get nothing of the local services: no file, no page."""
+"""Other users of the machine have no access to files and pages of the local services."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("name", "open_mode"), itertools.product(KEPT, (0o644, 0o666, 0o755, 0o640, 0o604)))
-def test_what_was_left_open_is_closed(name: str, open_mode: int, tmp_path: Path) -> None:
+def test_permissions_of_existing_files_are_restricted(name: str, open_mode: int, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     path = home / name
@@ -70,7 +70,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
-def test_what_is_no_file_stays(kind: str, tmp_path: Path) -> None:
+def test_anything_but_a_file_is_unchanged(kind: str, tmp_path: Path) -> None:
     (os.mkfifo if kind == "pipe" else lambda path: os.mknod(path, 0o140644))(tmp_path / "x")
     make_private(tmp_path)
     assert (tmp_path / "x").exists()
@@ -85,7 +85,7 @@ def test_the_page_listens_on_this_machine_only_by_default(
     assert LocalAirflow(tmp_path).environment()["AIRFLOW__API__HOST"] == "0.0.0.0"
 
 
-@pytest.mark.integration  # makes Airflow's database
+@pytest.mark.integration  # creates Airflow's database
 def test_a_home_that_airflow_fills(tmp_path: Path) -> None:
     """Airflow writes its configuration, with its keys, and its database."""
     home = tmp_path / "airflow"

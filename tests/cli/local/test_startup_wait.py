@@ -1,4 +1,4 @@
-"""Waiting for real processes: one that works, one that stands still, one that has ended."""
+"""Waiting for real processes: one that makes progress, one that hangs, and one that has ended."""
 
 from __future__ import annotations
 
@@ -43,24 +43,22 @@ def waited(wait: StartupWait) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [BUSY, BUSY_CHILD])
-def test_a_program_that_works_is_waited_for_until_it_has_used_its_time(
-    code: str, started: Callable[[str], int]
-) -> None:
+def test_a_busy_program_may_use_its_processor_time(code: str, started: Callable[[str], int]) -> None:
     pid = started(code)
     waited(StartupWait(pid, work=0.4, still=30))
     assert processor_seconds(pid) >= 0.4
 
 
-def test_a_program_that_stands_still_is_given_up(started: Callable[[str], int]) -> None:
+def test_an_idle_program_is_given_up(started: Callable[[str], int]) -> None:
     pid = started(STILL)
     assert 0.5 <= waited(StartupWait(pid, work=100, still=0.5)) < 30
 
 
 def test_a_busy_machine_stretches_the_wait() -> None:
-    """The wall clock may go on as it likes while the processor time grows."""
+    """The wait continues while the processor time grows, regardless of the wall clock."""
     now = [0.0]
     wait = StartupWait(pid := 2**22 + 1, work=10, still=5, clock=lambda: now[0])
-    assert processor_seconds(pid) == 0  # no such process: nothing moves
+    assert processor_seconds(pid) == 0  # no such process, so no processor time is used
     now[0] = 4.9
     assert wait.lasts()
     now[0] = 5.1

@@ -1,4 +1,4 @@
-"""Commands for a spec that names several clusters: they work on all of them, or ask for one."""
+"""Commands for a spec with several clusters work on all of them, or require the choice of one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_plan_shows_a_plan_for_each_cluster(call: Callable[..., Answer]) -> None
 
 
 @pytest.mark.parametrize("words", [["plan", "--format", "json"], ["render"], ["diff"]])
-def test_what_shows_one_plan_asks_for_a_cluster(call: Callable[..., Answer], words: list[str]) -> None:
+def test_commands_that_show_one_plan_require_a_cluster(call: Callable[..., Answer], words: list[str]) -> None:
     more = {"render": ["p1.work"], "diff": ["spread.yaml"]}.get(words[0], [])
     answer = call(words[0], "spread.yaml", *more, *words[1:])
     assert answer.status != 0

@@ -73,6 +73,15 @@ class TestNames:
         assert message in " ".join(answer.stderr.split())
 
 
+@pytest.mark.parametrize("command", ["render", "build"])
+def test_the_sweep_of_two_files_has_no_scripts(command: str, call: Callable[..., Answer]) -> None:
+    Path("copy.yaml").write_text(CHAIN)
+    answer = call(command, "copy", "prepare_data" if command == "render" else "scripts")
+    assert (answer.status, answer.stdout) == (1, "")
+    assert "copy.yaml:1:1: chain.yaml defines a sweep 'chain' too" in answer.stderr
+    assert not Path("scripts").exists()
+
+
 class TestBuild:
     def test_every_script_is_the_one_that_is_submitted(self, call: Callable[..., Answer]) -> None:
         answer = call("build", "chain", "scripts")
@@ -95,7 +104,7 @@ class TestBuild:
         assert all(".a2." in script.read_text() for script in scripts)
 
     @pytest.mark.parametrize("kind", ["full", "file", "link"])
-    def test_what_is_there_stays(self, kind: str, call: Callable[..., Answer]) -> None:
+    def test_existing_files_are_kept(self, kind: str, call: Callable[..., Answer]) -> None:
         place = Path("scripts")
         if kind == "full":
             place.mkdir()

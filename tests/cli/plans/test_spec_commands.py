@@ -1,4 +1,4 @@
-"""lint, plan, diff and schema as a user sees them: text, JSON, exit status, how much is said."""
+"""User-visible output of lint, plan, diff and schema: text, JSON, exit status, verbosity."""
 
 from __future__ import annotations
 
@@ -78,6 +78,10 @@ class TestLint:
         answer = call("lint", "copy of small.yaml")
         assert answer.status == 1
         assert "copy of small.yaml:1:1: small.yaml defines a sweep 'small' too" in answer.stdout
+        for command in ("plan", "plan --format json"):
+            refused = call(*command.split(), "copy of small.yaml")
+            assert (refused.status, refused.stderr) == (1, answer.stdout), command
+        assert call("plan", "copy of small.yaml", "--set", "name=other").status == 0
 
     @pytest.mark.slow
     def test_a_good_spec(self, call: Callable[..., Answer]) -> None:
@@ -93,9 +97,9 @@ class TestLint:
         assert answer.status == 0
         first, *_, last = answer.stdout.splitlines()
         assert first.startswith(
-            "odd.yaml:4:73: warning: stage cooldown_40 at point lr0.001: the last 10 of 100 iterations"
+            "odd.yaml:4:73: warning: stage pretrain at point lr0.001: the last 10 of 100 iterations"
         )
-        assert first.endswith("(lr_decay_iters: 100)")
+        assert first.endswith("; the same at 2 more points and in 2 more stages (lr_decay_iters: 100)")
         assert last.startswith("odd.yaml: 3 points")
 
     @pytest.mark.slow
@@ -109,12 +113,13 @@ class TestLint:
         assert (answer.status, answer.stderr) == (1, "")
         rows = json.loads(answer.stdout)
         assert {tuple(row) for row in rows} == {("file", "line", "column", "severity", "message", "hint")}
-        assert [(row["severity"], row["line"] > 0) for row in rows] == [("warning", True)] * 3 + [
+        assert [(row["severity"], row["line"] > 0) for row in rows] == [
+            ("warning", True),
             ("error", True),
             ("error", True),
             ("error", False),
         ]
-        assert rows[3]["hint"] == "pretrain saves 40 and 60"
+        assert rows[1]["hint"] == "pretrain saves 40 and 60"
         assert json.loads(call("lint", "--format", "json", "small.yaml").stdout) == []
 
     def test_a_typo_in_an_override(self, call: Callable[..., Answer]) -> None:
@@ -235,6 +240,19 @@ class TestDiff:
             (stage, "save_interval", 20, 10) for stage in ("pretrain", "cooldown_40", "cooldown_60")
         }
 
+    @pytest.mark.parametrize(
+        ("select", "line"),
+        [("lr0.008", "+ point lr0.008"), ("lr0.004", "- point lr0.004"), ("lr0.001", "no difference")],
+    )
+    def test_a_selected_point_may_be_in_one_of_the_specs(
+        self, call: Callable[..., Answer], select: str, line: str
+    ) -> None:
+        words = ("diff", "small", "small", "--set", "sweep.lr=[1e-3, 2e-3, 8e-3]", "--select", select)
+        assert call(*words).stdout.splitlines()[1:] == [line]
+
+    def test_a_selection_that_neither_spec_has(self, call: Callable[..., Answer]) -> None:
+        assert "no point matches 'lr9'" in call("diff", "small", "small", "--select", "lr9").stderr
+
     def test_no_difference(self, call: Callable[..., Answer]) -> None:
         assert call("diff", "small", "./small.yaml").stdout.splitlines()[-1] == "no difference"
 
@@ -287,6 +305,8 @@ def test_schema(call: Callable[..., Answer]) -> None:
         (["plan", "small", "--cluster", "l"], {"local"}),
         (["plan", "small", "--form"], {"--format"}),
         (["pl"], {"plan"}),
+        (["cluster", "check", "l"], {"local"}),
+        (["init", "x", "--site", "lu"], {"lumi-g"}),
         (["render", "small", "lr0.002.c"], {"lr0.002.cooldown_40", "lr0.002.cooldown_60.evaluate"}),
         (["plan", "small", "--select", "lr0.001,lr0.00"], {"lr0.001,lr0.002", "lr0.001,lr0.004"}),
         (["build", "none-such", "x", "--select", "l"], set()),
@@ -309,3 +329,10 @@ def test_plan_counts_parameters_without_padding_where_it_shows(call: Callable[..
     assert "1.56B to 1.58B parameters," in call(*words).stdout.replace("\n", " ")
     padded = call(*words, "--set", "megatron.make_vocab_size_divisible_by=60000").stdout.replace("\n", " ")
     assert " parameters (1.56B to 1.58B without the vocabulary's padding)" in padded
+
+
+@pytest.mark.parametrize("command", ["plan", "cancel", "delete", "status"])
+def test_an_empty_selection_is_not_all_points(call: Callable[..., Answer], command: str) -> None:
+    answer = call(command, "small", "--select", " ")
+    assert answer.status == 2
+    assert "--select': it is empty; leave the option out for all points" in answer.stderr

@@ -1,4 +1,4 @@
-"""``quickstart --set``: the changed spec is a sweep of its own, and is what the settings say."""
+"""``quickstart --set``: the changed spec is a separate sweep with the given settings."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_each_set_of_values_has_its_own_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "setting"), [(CHAIN, "trainr=megatron_lm"), ("job: {}\nsweep: {}\n", "a=1")]
 )
-def test_what_cannot_be_changed(text: str, setting: str, tmp_path: Path) -> None:
+def test_values_that_cannot_be_overridden(text: str, setting: str, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(text)
     with pytest.raises(SpecError):

@@ -1,4 +1,4 @@
-"""The state of a sweep in a terminal: readable at 80 columns, whatever the number of stages."""
+"""The state of a sweep in a terminal is readable at 80 columns for any number of stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rerun, against a login node on which a run has left its records."""
+"""``rerun`` on a login node with the records of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_spec_as_it_was_then(site: LoginSite) -> None:
     written = [path, folder / "study-rerun.yaml", folder / "study-rerun.files"]
     wrote = "".join(f"wrote {each}\n" for each in written)
     assert f"{wrote}start it: airflow dags trigger study-rerun\n" in answer.stdout
-    assert "differs: what its jobs ran with is not recorded" in answer.stdout
+    assert "differs: the programs of its jobs are not recorded" in answer.stdout
     assert "the command of" not in answer.stdout
     plan = check_sweep(load_sweep(path))
     assert [(job.point, job.stage, job.command) for job in plan.jobs] == [
@@ -76,7 +76,7 @@ def test_profile_and_templates_as_they_were_then(site: LoginSite) -> None:
     assert today.stdout.count("wrote ") == 1
 
 
-def test_nothing_is_left_of_a_spec_that_is_refused(site: LoginSite) -> None:
+def test_a_refused_spec_leaves_no_files(site: LoginSite) -> None:
     site.run_sweep("first")
     (site.spec.parent / "again.yaml").write_text("name: again\n")
     assert site.call("rerun", "first", "--name", "again").status == 1
@@ -88,12 +88,12 @@ def literal(text: str) -> str:
 
 
 def neutral(script: str, sweep: str) -> str:
-    """Return a script without what the name of its sweep changes."""
+    """Return a script without the parts that depend on the name of its sweep."""
     return re.sub(r"\.[0-9a-f]{6}\b", "", re.sub(rf"\b{sweep}\b(?!-)", "<sweep>", script))
 
 
 @pytest.mark.slow
-def test_what_differs_now(site: LoginSite) -> None:
+def test_differences_to_the_current_state(site: LoginSite) -> None:
     job = site.run_sweep("first")[0]
     attempt = site.submitted(job, "101")
     record = {
@@ -115,7 +115,7 @@ def test_what_differs_now(site: LoginSite) -> None:
     assert "differs: cluster site, now other\n" in answer.stdout
     assert f"differs: airflow-megatron 0.0.1 → {__version__}\n" in answer.stdout
     assert "differs: /opt/Megatron-LM aaaaaaaaaaaa → /opt/Megatron-LM unknown\n" in answer.stdout
-    # /usr/bin/python3 of this machine, as the profile says
+    # /usr/bin/python3 of this machine, as in the profile
     assert "no-such-package 1.0 → not installed" in answer.stdout or "packages are not known" in answer.stdout
     plan = check_sweep(load_sweep(site.spec.parent / "again.yaml"))
     assert all(job.run_dir.startswith(f"{site.runs}/elsewhere/again/") for job in plan.jobs)

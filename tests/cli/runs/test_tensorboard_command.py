@@ -1,4 +1,4 @@
-"""One TensorBoard over the event files of a sweep."""
+"""One TensorBoard for the event files of a sweep."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder_with_events(folder: Path) -> Path:
     return folder
 
 
-def test_it_starts_one_for_the_points_with_event_files(site: LoginSite) -> None:
+def test_one_tensorboard_shows_all_points_with_event_files(site: LoginSite) -> None:
     site.spec.write_text(TRAINING)
     python = site.place / "python"
     python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
@@ -82,7 +82,7 @@ def test_the_folders_of_a_cluster_are_found_by_its_shell(tmp_path: Path) -> None
     assert not (tmp_path / "x").exists()
 
 
-def test_the_tunnel_is_one_command_whatever_the_folders_are_called() -> None:
+def test_the_tunnel_is_one_command_for_any_folder_names() -> None:
     command = tensorboard_command("/opt/py thon", {"a/b": "/runs/it's here"}, 7007)
     words = shlex.split(tunnel_command(ConnectionOptions("c", "login.example", 2222, "me"), command, 7007))
     assert words[:-1] == ["ssh", "-t", "-L", "7007:127.0.0.1:7007", "-p", "2222", "me@login.example"]
@@ -90,7 +90,7 @@ def test_the_tunnel_is_one_command_whatever_the_folders_are_called() -> None:
     assert shlex.split(tunnel_command(ConnectionOptions("c", "login"), ["x"], 1))[-2] == "login"
 
 
-def test_what_tensorboard_cannot_take_is_refused() -> None:
+def test_names_that_tensorboard_does_not_support_are_refused() -> None:
     for folder in ("/runs/a,b", "/runs/a:b"):
         with pytest.raises(TensorboardError, match="comma or colon"):
             tensorboard_command("python", {"p/s": folder}, 6006)

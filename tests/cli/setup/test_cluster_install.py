@@ -1,4 +1,4 @@
-"""``cluster install`` by a real sshd, with small programs in place of the real ones."""
+"""``cluster install`` with a real sshd and small programs instead of the real ones."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TestPrograms:
         month = time.time() - 31 * 86400
         for path in (first, now, versions / "wheels"):
             os.utime(path, (month, month))
-        # a version counts from when it was replaced, not from when it was made
+        # the age of a version is the time since it was replaced, not since it was created
         (cluster.sources / "package" / "part.py").write_text("d")
         cluster.install("--only", "programs")
         output = cluster.install("--only", "programs", "--prune")
@@ -115,7 +115,7 @@ class TestPrograms:
         assert "nothing to remove" in cluster.install("--only", "programs", "--prune")
 
     @pytest.mark.slow
-    def test_what_was_changed_there_is_put_right(self, cluster: Cluster) -> None:
+    def test_changed_files_are_restored(self, cluster: Cluster) -> None:
         cluster.install("--only", "programs")
         (cluster.programs / "package" / "part.py").write_text("print(3)\n")
         assert "copied to" in cluster.install("--only", "programs")
@@ -129,7 +129,7 @@ class TestPrograms:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["folder", "link", "file"])
-    def test_something_else_is_left_alone(self, kind: str, cluster: Cluster) -> None:
+    def test_a_foreign_folder_is_not_changed(self, kind: str, cluster: Cluster) -> None:
         cluster.programs.parent.mkdir(parents=True)
         other = cluster.site.place / "other"
         other.mkdir()
@@ -171,7 +171,7 @@ def here() -> LoginNode:
 class TestCheckouts:
     @pytest.fixture(autouse=True)
     def upstream(self, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-        """Make a repository with one release; return its commit."""
+        """Create a repository with one release; return its commit."""
         repository = tmp_path / "upstream.git"
         monkeypatch.setenv("MEGATRON_LM_REPOSITORY", f"file://{repository}")
         monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -199,7 +199,7 @@ class TestCheckouts:
     def test_a_pinned_release(self, words: list[str], cluster: Cluster, upstream: str) -> None:
         words = ["--only", "programs", "--only", "checkout", "--release", TAG, *words]
         if "--offline" not in words:
-            # sshd does not pass variables on: what the caller names reaches checkout.sh on the cluster
+            # sshd does not pass variables on, so the command passes the caller's repository to checkout.sh
             assert "MEGATRON_LM_REPOSITORY" not in cluster.site.server.settings
         output = cluster.install(*words)
         folder = cluster.place / "upstream" / "core"
@@ -214,7 +214,7 @@ class TestCheckouts:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("words", [[], ["--offline"]])
-    def test_another_folder_is_left_alone(self, words: list[str], cluster: Cluster) -> None:
+    def test_a_foreign_checkout_is_not_changed(self, words: list[str], cluster: Cluster) -> None:
         folder = cluster.place / "upstream" / "core"
         folder.mkdir(parents=True)
         (folder / "mine").write_text("precious")
@@ -246,7 +246,7 @@ class TestCheckouts:
         assert "one place for all releases" in cluster.install(*two, status=1)
         cluster.profile.write_text(text.partition("trainers:")[0])
         assert "names no place for core_v1" in cluster.install(*two, status=1)
-        assert "none made" in cluster.install("--only", "checkout")
+        assert "not created" in cluster.install("--only", "checkout")
         cluster.profile.write_text(text.replace('"', "").replace("checkout: ", f"checkout: {{{TAG}: ") + "\n")
         cluster.profile.write_text(cluster.profile.read_text().replace("core}}", "core}}}"))
         assert TAG in cluster.install("--only", "checkout")
@@ -271,7 +271,7 @@ def wheel(folder: Path, name: str, version: str, module: str, text: str) -> Path
 
 class TestEnvironments:
     @pytest.mark.integration
-    def test_made_from_wheels_that_are_brought_along(self, cluster: Cluster, tmp_path: Path) -> None:
+    def test_created_from_sent_wheels(self, cluster: Cluster, tmp_path: Path) -> None:
         wheels = tmp_path / "wheels"
         wheel(wheels, "torch", "2.13.0", "torch.py", "__version__ = '2.13.0'\n")
         core = wheel(wheels, "megatron-core", "1.0", "megatron/core/__init__.py", "__version__ = '1.0'\n")
@@ -302,7 +302,7 @@ class TestEnvironments:
         assert venv.resolve() == before
 
     @pytest.mark.slow
-    def test_another_one_is_left_alone(self, cluster: Cluster) -> None:
+    def test_a_foreign_environment_is_not_changed(self, cluster: Cluster) -> None:
         venv = cluster.place / "venv"
         (venv / "bin").mkdir(parents=True)
         (venv / "bin" / "python").write_text("precious")
@@ -310,7 +310,7 @@ class TestEnvironments:
         assert "was not made by this command" in cluster.install(*words, status=1)
         assert listed(venv) == {"bin/python"}
 
-    def test_none_is_made_of_an_interpreter_or_for_a_container(self, cluster: Cluster) -> None:
+    def test_an_interpreter_or_a_container_needs_no_environment(self, cluster: Cluster) -> None:
         text = PROFILE.format(cluster=cluster.place).replace(f"{cluster.place}/venv/bin/python", "python3")
         cluster.profile.write_text(text)
         assert "python is python3; write the path" in cluster.install("--only", "environment")
@@ -400,6 +400,6 @@ def test_modules_are_loaded_before() -> None:
     assert node.call("am_size", "/nowhere/at/all", "x") == "0"
 
 
-def test_words_that_mean_nothing(cluster: Cluster) -> None:
+def test_unknown_arguments(cluster: Cluster) -> None:
     assert "'wheels' is none of" in cluster.install("--only", "wheels", status=2)
     assert "--wheels requires --offline" in cluster.install("--wheels", "/tmp", status=2)

@@ -1,4 +1,4 @@
-"""``cluster restrict``: what a restricted key can do, and what it cannot, by a real sshd."""
+"""``cluster restrict`` with a real sshd: permitted and refused operations of a restricted key."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class RestrictedKey:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=120,
             cwd=self.place,
         )
 
@@ -164,7 +164,7 @@ def test_variables_of_the_client_reach_no_program(key: RestrictedKey, tmp_path: 
     assert not marker.exists()
 
 
-def test_what_is_no_program_is_refused_before_it_is_sent(key: RestrictedKey) -> None:
+def test_an_unknown_program_is_refused_before_it_is_sent(key: RestrictedKey) -> None:
     with pytest.raises(TransportError, match="is restricted, and this is not one of its programs"):
         key.hook.run(framed("id"))
 

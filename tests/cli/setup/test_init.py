@@ -61,7 +61,7 @@ def test_a_project_is_made_whole(call: Callable[..., Answer], tmp_path: Path) ->
     assert "airflow connections add" in answer.stdout
 
 
-def test_what_is_there_stays(call: Callable[..., Answer], tmp_path: Path) -> None:
+def test_existing_files_are_kept(call: Callable[..., Answer], tmp_path: Path) -> None:
     call("init", str(tmp_path))
     (tmp_path / "clusters" / "local.yaml").write_text("mine")
     (tmp_path / "dags" / "sweeps.py").unlink()

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from airflow_megatron.hooks.restricted import dispatcher
-from airflow_megatron.hooks.restricted.dispatcher import Checks, Refusal, script_of
+from airflow_megatron.hooks.restricted.dispatcher import LEFT_OUT, Checks, Refusal, script_of
 from airflow_megatron.hooks.restricted.programs import LAYOUT, installed, programs, request_for
+from airflow_megatron.hooks.restricted.requests import left_out_of
 from airflow_megatron.results.readings.snapshot import snapshot_script
-from airflow_megatron.slurm.polling.poll import poll_script
+from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
 from airflow_megatron.slurm.remote.attempt import Attempt
 from airflow_megatron.slurm.remote.checkpoint_listing import listing_script
 from airflow_megatron.slurm.remote.finished_stages import finished_stages_script
-from airflow_megatron.slurm.remote.framing import framed
+from airflow_megatron.slurm.remote.framing import BEGIN, framed
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.run_archive import archive_script
 from airflow_megatron.slurm.remote.run_folders import folders_script
 from airflow_megatron.slurm.remote.secret_delivery import removal_script
+from airflow_megatron.slurm.remote.transport import CommandResult
 from airflow_megatron.slurm.repair.fresh_start import fresh_start_script
 from airflow_megatron.slurm.repair.lost_tracker import tracker_script
 from airflow_megatron.slurm.repair.quarantine import Quarantine, quarantine_script
@@ -169,7 +172,7 @@ def test_each_program_is_sent_by_something() -> None:
         archive_script("/runs", [RUN], default="/runs/a"),
     ],
 )
-def test_other_scripts_are_no_request(script: str) -> None:
+def test_other_scripts_are_not_requests(script: str) -> None:
     assert request_for(script, SLURM) is None
 
 
@@ -186,6 +189,9 @@ def test_other_scripts_are_no_request(script: str) -> None:
         ("result", "/runs/a/.jobs/train/2/result.json", "/runs/a/.jobs/train/2/secrets/TOKEN"),
         ("submit", ATTEMPT.directory, "/runs/study"),
         ("submit all", "--time=5", "--wrap=id"),
+        ("submit all", "--time=5", "--wra=id"),
+        ("submit all", "--time=5", "--export-f=/x"),
+        ("submit all", "--time=5", "--clust=other"),
         ("submit all", "--time=5", "--uid=0"),
         ("submit all", "--time=5", "-W"),
         ("submit all", "--time=5", "/runs/other.sh"),
@@ -203,7 +209,6 @@ def test_other_scripts_are_no_request(script: str) -> None:
         ("chain", 3, "3"),
         ("chain", "3", "3; id"),
         ("poll", "7", "7 -u other"),
-        ("poll one", f"{RUN}/.jobs/other/1/", "/etc/"),
         ("sizes", "study", "../etc"),
         ("rollback", "20", "$(id)"),
     ],
@@ -239,6 +244,44 @@ def test_conditions_that_the_key_cannot_judge_do_not_hold_and_stop_no_other_job(
     assert "am_checks /.outside/of/the/roots\n" in script
     for text in ("passwd", "; id", "/tmp/sinfo", "'id'", " id "):
         assert text not in script.partition("printf 'now")[2]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_link_of_one_job_stops_no_other(count: int, tmp_path: Path) -> None:
+    """A poll is one request about the jobs of all sweeps; any of them may make such a link."""
+    watches = []
+    for name in ("good", "evil", "third")[:count]:
+        run = tmp_path / "runs" / name
+        (run / ".jobs" / "train" / "1").mkdir(parents=True)
+        checkpoints = run / "checkpoints"
+        if name == "evil":
+            (tmp_path / "elsewhere").mkdir()
+            checkpoints.symlink_to(tmp_path / "elsewhere")
+        else:
+            checkpoints.mkdir()
+        (checkpoints / "latest_checkpointed_iteration.txt").write_text("7\n")
+        attempt = f"{run}/.jobs/train/1"
+        watches.append(Watch(name, attempt_dir=attempt, checkpoint_dir=str(checkpoints), job_id="7"))
+    programs_here = SlurmCommands(slurm_bin="/bin/true")
+    request = json.dumps(request_for(poll_script(watches, programs_here), programs_here)).encode()
+    script = script_of(request, json.loads(installed(programs_here)), [f"{tmp_path}/runs"])
+    answer = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=True).stdout
+    left_out = left_out_of(answer)
+    assert all(f"{tmp_path}/runs/evil/" in f"{path}/" for path in left_out)
+    seen = parse_poll(watches, CommandResult(0, answer, "", left_out))
+    for name, observation in seen.items():
+        if name == "evil":
+            assert observation.unreachable is not None
+            assert "has no access to" in observation.unreachable.reason
+            assert "/runs/evil/checkpoints" in observation.unreachable.reason
+        else:
+            assert (observation.unreachable, observation.tracker) == (None, "7")
+
+
+@pytest.mark.parametrize("text", ["", "a\n", f'\n{BEGIN}\n{LEFT_OUT}["/x"]\n', f"{LEFT_OUT}[]\n\n{BEGIN}\n"])
+def test_only_the_cluster_says_what_is_left_out(text: str) -> None:
+    assert left_out_of(text) == ()
+    assert left_out_of(f'welcome\n{LEFT_OUT}["/a", "/b c"]\n\n{BEGIN}\n{text}') == ("/a", "/b c")
 
 
 def test_links_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:

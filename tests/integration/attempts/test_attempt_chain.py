@@ -1,4 +1,4 @@
-"""Attempts of a training that wait in Slurm's queue for the one before: real walltimes, with nobody looking."""
+"""Attempts of a training that wait in Slurm's queue for the previous one, with real walltimes and no watcher."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sweep: {params: {case: [rolls, crashes, cancelled]}}
 megatron: {train_iters: 60, num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8,
   max_position_embeddings: 8, micro_batch_size: 1, global_batch_size: 1, mock_data: true, lr: 1e-3,
   lr_decay_style: constant, save_interval: 60, tokenizer_type: NullTokenizer, vocab_size: 8, eval_iters: 0}
-slurm: {time: 2m, signal_before: "{{ '110s' if case == 'rolls' else '1s' }}", mem: 50M}
+slurm: {time: 10m, signal_before: 1m, mem: 50M}
 restart: {chain: 3, backoff: 0}
 stages:
   pretrain:
@@ -40,6 +40,7 @@ stages:
 """
 TRAINING = """\
 # An iteration a second; SIGTERM makes it save and end in good order; the one that rolls, once the file "go" is there.
+# The one that is cancelled does not end by itself.
 tracker=checkpoints/latest_checkpointed_iteration.txt
 iteration=0
 [ ! -e $tracker ] || iteration=$(cat $tracker)
@@ -51,9 +52,10 @@ save() {
   echo "$iteration" >$tracker
 }
 trap 'save; until [ "$1" != rolls -o -e go ]; do sleep 0.2; done; exit 0' TERM
-while [ "$iteration" -lt 60 ]; do
+while [ "$1" = cancelled ] || [ "$iteration" -lt 60 ]; do
   sleep 1
   iteration=$((iteration + 1))
+  touch begun
   if [ "$1" = crashes ] && [ "$iteration" = 2 ]; then exit 9; fi
 done
 save
@@ -97,7 +99,7 @@ class Runs:
         return path.read_text() if path.exists() else ""
 
     def attempts(self, case: str) -> list[str]:
-        """Return the names of the attempts' directories, those withdrawn without their time."""
+        """Return the names of the attempts' directories; withdrawn ones without their time."""
         folders = (self.sweep_dir / case / ".jobs" / "pretrain").iterdir()
         return sorted(path.name.rpartition(".")[0] or path.name for path in folders if path.is_dir())
 
@@ -116,11 +118,15 @@ def runs(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Runs(place, cluster)
 
 
-def test_rolls_over_while_nobody_looks(runs: Runs) -> None:
+@pytest.mark.long
+def test_rolls_over_without_a_watching_process(runs: Runs) -> None:
     job = runs.job("rolls")
     handle = job.submit()
     assert handle["attempt"] == 1
     assert job.submit() == handle
+    wait_until((runs.sweep_dir / "rolls" / "begun").exists, 60, "the first iteration")
+    # Slurm checks walltimes every 30 s and sends the signal a minute (signal_before) before the end
+    runs.cluster.slurm("scontrol", "update", f"JobId={handle['job_id']}", "EndTime=now+80")
     assert {number: state for number, state in runs.queue("rolls").items() if number > 1} == {
         2: "PENDING",
         3: "PENDING",
@@ -147,7 +153,7 @@ def test_crash_stops_the_chain(runs: Runs) -> None:
     handle = job.submit()
     wait_until(lambda: not runs.queue("crashes"), 90, "all attempts to end")
     for attempt in (2, 3):
-        assert "the attempt before ended with exit code 9; this one does not run" in runs.log(
+        assert "the previous attempt ended with exit code 9; this one does not run" in runs.log(
             "crashes", attempt
         )
         assert "begins after" not in runs.log("crashes", attempt)
@@ -167,7 +173,7 @@ def test_cancelling_cancels_what_is_queued(runs: Runs) -> None:
     context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context)
-    asyncio.run(deferred.value.trigger.on_kill())  # a person marks the task
+    asyncio.run(deferred.value.trigger.on_kill())  # a user marks the task
     wait_until(lambda: not runs.queue("cancelled"), 60, "all attempts to be cancelled")
     assert runs.attempts("cancelled") == ["1", "2.withdrawn", "3.withdrawn"]
     assert not runs.log("cancelled", 2)
@@ -176,7 +182,7 @@ def test_cancelling_cancels_what_is_queued(runs: Runs) -> None:
 
 @pytest.mark.trainer
 def test_a_training_continues_without_its_follower(runs: Runs) -> None:
-    """Each attempt trains two iterations and ends in good order; the third finds nothing left to do."""
+    """Each attempt trains two iterations and exits with 0; the third has nothing left to do."""
     job = DrivenJob(TRAINED, "trained.only.pretrain")
     handle = job.submit()
     wait_until(
@@ -189,7 +195,7 @@ def test_a_training_continues_without_its_follower(runs: Runs) -> None:
     records = [[*parser.feed(log), *parser.finish()] for log in logs for parser in [LogParser()]]
     iterations = [[one.iteration for one in found if isinstance(one, IterationRecord)] for found in records]
     assert iterations == [[1, 2], [3, 4], []]
-    assert b"iteration 4 is the last one; this attempt has nothing to do" in logs[2]
+    assert b"iteration 4 is the last one; this attempt does not run" in logs[2]
     verdict = job.watch(handle)
     assert (verdict["outcome"], verdict["iteration"]) == ("finished", 4)
     names = [f"trained.only.pretrain.a{number}" for number in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""Trainings whose checkpoints or numbers went bad, with the real trainer: what the next attempt begins with."""
+"""Trainings with damaged checkpoints or diverged losses, with the real trainer: the start of the next attempt."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from driven_job import DrivenJob, environment
 from patience import wait_until
+from sweep_site import HELD
 
 from airflow_megatron.spec.documents.project import local_dir
 
@@ -51,6 +52,7 @@ megatron:
   save_interval: SAVE_INTERVAL
 slurm: {time: 5m, options: ["--begin=now+BEGIN"]}
 restart: {backoff: 0, after_rollback: {lr: "{{ lr / 2 }}"}}
+wrapper: [bash, HELD, logs/pretrain-1.out, "iteration *130/"]
 stages:
   pretrain:
     kind: train
@@ -61,13 +63,13 @@ ITERATION = re.compile(r"^ \[.*\] iteration +(\d+)/ +\d+ \|.* learning rate: (\S
 
 
 class Runs:
-    """The points of the sweep; all begin with copies of one training's checkpoints."""
+    """The points of the sweep; all start with copies of the checkpoints of one training."""
 
     def __init__(self, place: Path) -> None:
         self.place = place / "runs" / "damaged"
 
     def job(self, case: str, train_iters: int, save_interval: int = 10, begin: int = 0) -> DrivenJob:
-        values = {"TRAIN_ITERS": train_iters, "SAVE_INTERVAL": save_interval, "BEGIN": begin}
+        values = {"TRAIN_ITERS": train_iters, "SAVE_INTERVAL": save_interval, "BEGIN": begin, "HELD": HELD}
         text = SPEC
         for name, value in values.items():
             text = text.replace(name, str(value))
@@ -108,6 +110,7 @@ def runs(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield runs
 
 
+@pytest.mark.long
 def test_a_truncated_newest_checkpoint(runs: Runs) -> None:
     newest = runs.begun("truncated") / "iter_0000020"
     for path in newest.glob("*.distcp"):
@@ -127,7 +130,7 @@ def test_a_truncated_newest_checkpoint(runs: Runs) -> None:
 
 
 def test_a_loss_spike(runs: Runs) -> None:
-    runs.begun("spike")
+    (runs.begun("spike").parent / "hold").touch()  # after iteration 130, until the job is cancelled
     verdict = runs.job("spike", 350, save_interval=50).run()
     assert (verdict["outcome"], verdict["attempt"], verdict["iteration"]) == ("finished", 2, 350)
     before, after = runs.iterations("spike", 1), runs.iterations("spike", 2)
@@ -139,18 +142,19 @@ def test_a_loss_spike(runs: Runs) -> None:
     assert {"iter_0000100", "iter_0000350"} <= runs.names("spike")
     newer = [number for number in before if number % 50 == 0 and number > 100]
     assert {f"rolled_back_iter_{number:07d}" for number in newer} <= runs.names("spike")
-    told = runs.record("spike", 1, "verdict")
-    assert (told["rollback"], told["outcome"]) == (True, "failed")
-    assert told["iteration"] >= 100
-    assert 120 <= told["before_iteration"] < 130
+    loaded_verdict = runs.record("spike", 1, "verdict")
+    assert (loaded_verdict["rollback"], loaded_verdict["outcome"]) == (True, "failed")
+    assert loaded_verdict["iteration"] >= 100
+    assert 120 <= loaded_verdict["before_iteration"] < 130
 
 
 def test_a_training_that_begins_from_scratch(runs: Runs, cluster: SlurmCluster) -> None:
     checkpoints = runs.begun("scratch")
+    (checkpoints.parent / "hold").touch()
     job = runs.job("scratch", 50_000, save_interval=10_000, begin=3600)
     handle = job.submit()
     assert handle["resumes_from"] == 20
-    (checkpoints / "latest_checkpointed_iteration.txt").unlink()  # as a file system that loses a file
+    (checkpoints / "latest_checkpointed_iteration.txt").unlink()  # like a file system that loses a file
     cluster.slurm("scontrol", "update", f"JobId={handle['job_id']}", "StartTime=now")
     with pytest.raises(AirflowFailException) as caught:
         job.watch(handle)

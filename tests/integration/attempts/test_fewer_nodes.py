@@ -1,4 +1,4 @@
-"""A training that loses one of its two nodes goes on from its checkpoint with the one that is left."""
+"""A training that loses one of its two nodes continues from its checkpoint on the remaining node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from driven_job import DrivenJob, environment
 from patience import patient, wait_until
+from sweep_site import HELD
 
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 from airflow_megatron.spec.documents.project import local_dir
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.trainer]
 
-SAVE_INTERVAL, LAST_ITERATION = 20, 400
+SAVE_INTERVAL, LAST_ITERATION = 20, 200
 SPEC = f"""\
 name: shrunk
 point: only
@@ -29,6 +30,7 @@ megatron: {{num_layers: 1, hidden_size: 32, num_attention_heads: 4, seq_length: 
   train_iters: {LAST_ITERATION}, save_interval: {SAVE_INTERVAL}, eval_iters: 0, save_retain_interval: 100}}
 slurm: {{nodes: 2, time: 30m}}
 restart: {{nodes: [1], shrink_after: 1, backoff: 0}}
+wrapper: [bash, {HELD}, checkpoints/latest_checkpointed_iteration.txt, .]
 stages:
   pretrain: {{kind: train}}
 """
@@ -46,9 +48,11 @@ def test_a_training_continues_on_the_remaining_node(
     (tmp_path / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
     for name, value in environment(tmp_path, cluster).items():
         monkeypatch.setenv(name, value)
+    run = tmp_path / "runs" / "shrunk" / "only"
+    run.mkdir(parents=True)
+    (run / "hold").touch()  # after the first checkpoint, until a node is lost
     job = DrivenJob(SPEC, "shrunk.only.pretrain")
     handle = job.submit()
-    run = tmp_path / "runs" / "shrunk" / "only"
     tracker = run / "checkpoints" / "latest_checkpointed_iteration.txt"
     with ThreadPoolExecutor(1) as watcher:
         watched = watcher.submit(job.watch, handle)
@@ -58,6 +62,7 @@ def test_a_training_continues_on_the_remaining_node(
         ).split()
         assert len(nodes) == 2
         cluster.control("kill", f"node:{nodes[1]}")
+        (run / "hold").unlink()
         try:
             verdict = watched.result(timeout=patient(180))
         finally:

@@ -1,4 +1,4 @@
-"""A training that hangs is started again, and what it writes can be read in Airflow while it runs."""
+"""A hung training is restarted, and Airflow shows its output while it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_training_that_hangs_is_restarted_from_its_checkpoint(
     verdict = site.verdict(site.runs / "hung" / "only", "pretrain")
     assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)
     text = log()
-    # what the first attempt wrote is there still, and what the second wrote, which went on from iteration 4
+    # the log has the output of both attempts; the second one continued from iteration 4
     assert "| a rank prints on" in text
     assert "since it reached iteration 6 (training; the limit is 6 s)" in text
     assert text.count("iteration        6/      12 |") >= 2
@@ -39,7 +39,7 @@ def test_a_training_that_hangs_is_restarted_from_its_checkpoint(
 
 
 def test_what_a_failed_training_has_saved_is_converted_one_task_after_another(site: SweepSite) -> None:
-    """``airflow dags test`` would let the conversion wait for ever for a training that nobody judges."""
+    """With ``airflow dags test`` the conversion could wait for ever for the verdict on the training."""
     status, output = site.run_dags_test("unfinished.point", {"point": "only"})
     assert status == 1, output[-4000:]
     site.expect_states(

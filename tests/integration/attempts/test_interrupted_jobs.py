@@ -1,4 +1,4 @@
-"""Jobs that Slurm ends before they are done go on in another attempt."""
+"""Jobs that Slurm ends early continue in another attempt."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ITERATION = re.compile(r"^ \[.*\] iteration +(\d+)/ +\d+ \|", re.MULTILINE)
-LAST_ITERATION = 2000
+LAST_ITERATION = 500
 PATIENCE_S = 400
 
 
 @pytest.fixture(scope="module")
-def runs(airflow: SiteAirflow) -> dict[str, str]:
-    """Runs of both sweeps, started together: they mostly wait for Slurm's clocks."""
+def runs(site: SweepSite, airflow: SiteAirflow) -> dict[str, str]:
+    """Runs of both sweeps, started together, because they mostly wait for Slurm's timers."""
+    hold = site.runs / "stopped" / "only" / "hold"
+    hold.parent.mkdir(parents=True)
+    hold.touch()
     for dag_id in ("stopped", "lost"):
         airflow.wait_for_dag(f"{dag_id}.point")
     return {dag_id: airflow.trigger(f"{dag_id}.point", {"point": "only"}) for dag_id in ("stopped", "lost")}
@@ -35,12 +38,12 @@ def iterations(log_file: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def shortened(site: SweepSite, runs: dict[str, str]) -> Path:
-    """The logs of a training job whose walltime was made to end soon."""
+    """The logs of a training job after a reduction of its walltime."""
     logs = site.runs / "stopped" / "only" / "logs"
     wait_until(lambda: bool(iterations(logs / "pretrain-1.out")), PATIENCE_S, "the first iteration")
     job_id = site.submission("stopped.only.pretrain.a1").job_id
-    # Slurm looks at its clock every 30 s and asks for the end a minute (signal_before) ahead of it
-    site.cluster.slurm("scontrol", "update", f"JobId={job_id}", "EndTime=now+50")
+    # Slurm checks walltimes every 30 s and sends the signal a minute (signal_before) before the end
+    site.cluster.slurm("scontrol", "update", f"JobId={job_id}", "EndTime=now+80")
     return logs
 
 

@@ -1,6 +1,6 @@
 """A worker that dies between submission and record does not submit twice.
 
-The cluster profile's ``sbatch`` submits, and answers only much later: whoever called it is killed in between.
+The cluster profile's ``sbatch`` submits, but returns much later; its caller is killed in between.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ exit "$status"
 
 @pytest.fixture
 def hold(site: SweepSite) -> Iterator[Path]:
-    """The file that keeps ``sbatch`` from answering."""
+    """The file that delays the return of ``sbatch``."""
     folder = site.local / "slurm_bin"
     folder.mkdir(exist_ok=True)
     for name in ("squeue", "sacct", "scancel"):
@@ -62,7 +62,10 @@ def assert_one_job(site: SweepSite, point: str) -> None:
     assert site.verdict(work, "work")["outcome"] == "finished"
 
 
-@pytest.mark.parametrize("shell_dies", [False, True], ids=["worker", "worker_and_shell"])
+@pytest.mark.parametrize(
+    "shell_dies",
+    [pytest.param(False, marks=pytest.mark.long, id="worker"), pytest.param(True, id="worker_and_shell")],
+)
 def test_killed_dags_test(site: SweepSite, hold: Path, shell_dies: bool) -> None:
     point = "worker_and_shell" if shell_dies else "worker"
     with site.dags_test("once.point", {"point": point}) as process:
@@ -73,35 +76,23 @@ def test_killed_dags_test(site: SweepSite, hold: Path, shell_dies: bool) -> None
     if shell_dies:
         shell = psutil.Process(int((attempt_dir(site, point) / "claim.1" / "owner").read_text().split()[1]))
         for each in (shell, *shell.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):  # its "sleep 0.1" has ended meanwhile
+            with suppress(psutil.NoSuchProcess):  # its "sleep 0.1" ended meanwhile
                 each.kill()
     hold.unlink()
     status, output = site.run_dags_test("once.point", {"point": point})
     assert status == 0, output[-4000:]
     assert_one_job(site, point)
-    told = "was already submitted as" if shell_dies else "is recorded for"
-    assert f"{told} once.{point}.work.a1" in output, output[-4000:]
+    message = "was already submitted as" if shell_dies else "is recorded for"
+    assert f"{message} once.{point}.work.a1" in output, output[-4000:]
 
 
 def test_killed_task_is_tried_again(site: SweepSite, airflow: SiteAirflow, hold: Path) -> None:
     airflow.wait_for_dag("once.point")
     run_id = airflow.trigger("once.point", {"point": "task"})
     wait_until(lambda: bool(site.submissions("once.task.")), 60, "the submission")
-    port = site.cluster.description["ssh"]["port"]
-    (task,) = [process for process in connected_to(port) if is_task(process)]
-    task.kill()
+    site.connected_task().kill()
     assert not (attempt_dir(site, "task") / "jobid").exists()
     hold.unlink()
     assert airflow.ended("once.point", run_id) == "success"
     assert airflow.try_number("once.point", run_id, "work.submit") >= 2
     assert_one_job(site, "task")
-
-
-def connected_to(port: int) -> list[psutil.Process]:
-    """Return the processes that have a connection to a port of this machine."""
-    found = psutil.net_connections("tcp4")
-    return [psutil.Process(each.pid) for each in found if each.pid and each.raddr and each.raddr.port == port]
-
-
-def is_task(process: psutil.Process) -> bool:
-    return "triggerer" not in " ".join(process.cmdline())

@@ -1,4 +1,4 @@
-"""How often a job is tried again is counted on the cluster: a worker that is killed does not forget it."""
+"""Restarts of a job are counted on the cluster, so a killed worker does not reset the count."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 SPEC = """\
 name: flaky
 point: only
-restart: {failed: 2, backoff: 12}
+restart: {failed: 2, backoff: 0}
 stages:
   work:
     kind: command
@@ -51,7 +51,8 @@ def test_a_killed_worker_does_not_renew_the_budget(
     work = tmp_path / "runs" / "flaky" / "only" / "work"
     with subprocess.Popen([sys.executable, driven_job.__file__], stdin=subprocess.PIPE, text=True) as worker:
         assert worker.stdin is not None
-        json.dump({"spec": SPEC, "name": "flaky.only.work", "handle": handle}, worker.stdin)
+        paused = SPEC.replace("backoff: 0", "backoff: 600")
+        json.dump({"spec": paused, "name": "flaky.only.work", "handle": handle}, worker.stdin)
         worker.stdin.close()
         wait_until(lambda: (work / ".jobs/work/1/verdict.json").exists(), 90, "the first verdict", 0.05)
         assert worker.poll() is None
@@ -66,7 +67,7 @@ def test_a_killed_worker_does_not_renew_the_budget(
     assert (work / "times").read_text() == "x\n" * 3
     assert not (work / ".jobs/work/4").exists()
     with pytest.raises(AirflowFailException, match="attempt 3 failed after 2 restarts"):
-        job.watch(handle)  # a task that is tried again after its job was given up
+        job.watch(handle)  # a task that Airflow tries again after its job was given up
     assert not (work / ".jobs/work/4").exists()
 
 

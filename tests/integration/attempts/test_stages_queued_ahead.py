@@ -1,4 +1,4 @@
-"""Stages that wait in Slurm's queue for the one before: a chain goes on to its end with nobody looking."""
+"""Stages that wait in Slurm's queue for the previous one: a chain finishes without a watching process."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ sweep: {params: {case: [alone, rolls, fails, marked, chained, cancelled]}}
 megatron: {train_iters: 8, num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8,
   max_position_embeddings: 8, micro_batch_size: 1, global_batch_size: 1, mock_data: true, lr: 1e-3,
   lr_decay_style: constant, save_interval: 8, tokenizer_type: NullTokenizer, vocab_size: 8, eval_iters: 0}
-slurm: {time: 1m, signal_before: "{{ '50s' if case in ('rolls', 'chained') else '1s' }}", mem: 50M}
+slurm: {time: 10m, signal_before: 1m, mem: 50M}
 restart: {backoff: 0}
 stages:
   pretrain:
     kind: train
-    command: [bash, TRAINING, "{{ case }}"]
+    command: [bash, PLACE/training.sh, "{{ case }}", "PLACE/{{ case }}.go"]
   convert:
     kind: command
     parent: pretrain
@@ -61,19 +61,20 @@ stages:
     outputs: [evaluated]
 """
 TRAINING = """\
-# Trains to iteration 8; the first attempt of "rolls" and "chained" is asked to stop at 4; "fails" crashes.
+# Waits until the test lets it go on, so that a slow submission does not find it ended. Then trains to iteration 8;
+# the first attempt of "rolls" and "chained" gets a stop signal at 4; "fails" crashes.
 tracker=checkpoints/latest_checkpointed_iteration.txt
 iteration=0
 case $1 in rolls | chained) trap 'stop=1' TERM ;; esac
 [ ! -e $tracker ] || iteration=$(cat $tracker)
-sleep 4
+until [ -e "$2" ]; do sleep 0.2; done
 case $1-$iteration in
   rolls-0 | chained-0)
     iteration=4
+    touch "$2.begun"
     while [ -z "${stop-}" ]; do sleep 1; done
     ;;
   fails-*) exit 9 ;;
-  marked-* | cancelled-*) sleep 60 ;;
   *) iteration=8 ;;
 esac
 folder=$(printf 'checkpoints/iter_%07d/mp_rank_00' "$iteration")
@@ -92,9 +93,7 @@ class Runs:
     def __init__(self, place: Path, cluster: SlurmCluster, chain: int = 1) -> None:
         self.cluster, self.place = cluster, place / "runs"
         (place / "training.sh").write_text(TRAINING)
-        spec = SPEC.replace("TRAINING", str(place / "training.sh")).replace(
-            "{backoff: 0}", f"{{backoff: 0, chain: {chain}}}"
-        )
+        spec = SPEC.replace("PLACE", str(place)).replace("{backoff: 0}", f"{{backoff: 0, chain: {chain}}}")
         sweep = load_sweep_text(spec, "ahead.yaml")
         plan = plan_sweep(sweep, load_cluster("local"))
         self.pinned = PinnedSweep.stored(sweep, spec, plan, PlanEnvironment.now("local"), PinStore())
@@ -102,6 +101,16 @@ class Runs:
     def job(self, case: str, stage: str) -> Job:
         jobs = self.pinned.jobs_of(case)
         return next(job for job in jobs if job.stage.rpartition(".")[2] == stage)
+
+    def may_train(self, case: str) -> Path:
+        """Return the file whose existence lets the training of a point go on."""
+        return self.place.parent / f"{case}.go"
+
+    def reach_walltime(self, case: str, handle: dict[str, Any]) -> None:
+        """Reduce the walltime of a training that has begun, so that Slurm sends it the stop signal."""
+        wait_until((self.place.parent / f"{case}.go.begun").exists, 60, "the training to begin")
+        # Slurm checks walltimes every 30 s and sends the signal a minute (signal_before) before the end
+        self.cluster.slurm("scontrol", "update", f"JobId={handle['job_id']}", "EndTime=now+80")
 
     def submit(self, case: str, stage: str) -> dict[str, Any]:
         return driven(SlurmSubmitOperator(task_id="submit", job=self.job(case, stage).to_json()))
@@ -140,6 +149,7 @@ def runs(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_a_chain_reaches_its_end_without_its_follower(runs: Runs) -> None:
     handle = runs.submit("alone", "pretrain")
     assert set(runs.queue("alone")) == {"pretrain", "convert", "evaluate"}
+    runs.may_train("alone").touch()
     wait_until(lambda: not runs.queue("alone"), 120, "the whole chain to end")
     assert (runs.made("alone", "converted"), runs.made("alone", "evaluated")) == (["8"], ["8"])
     assert runs.watch("alone", "pretrain", handle)["outcome"] == "finished"
@@ -153,7 +163,9 @@ def test_a_chain_reaches_its_end_without_its_follower(runs: Runs) -> None:
 
 
 def test_stage_that_rolls_over_takes_the_others_with_it(runs: Runs) -> None:
+    runs.may_train("rolls").touch()
     handle = runs.submit("rolls", "pretrain")
+    runs.reach_walltime("rolls", handle)
     verdict = runs.watch("rolls", "pretrain", handle)
     assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)
     for stage in ("convert", "evaluate"):
@@ -165,13 +177,15 @@ def test_stage_that_rolls_over_takes_the_others_with_it(runs: Runs) -> None:
 
 def test_nothing_runs_behind_a_stage_that_fails(runs: Runs) -> None:
     handle = runs.submit("fails", "pretrain")
+    runs.may_train("fails").touch()
     wait_until(lambda: "pretrain" not in runs.queue("fails"), 60, "the training to crash")
     with pytest.raises(AirflowFailException, match="exit code 9"):
         runs.watch("fails", "pretrain", handle)
     wait_until(lambda: not runs.queue("fails"), 30, "the others to leave the queue")
     assert runs.made("fails", "converted") == runs.made("fails", "evaluated") == []
     assert [path.name for path in (runs.place / "ahead" / "fails").rglob("*.convert/1")] == []
-    # a person clears the task: nothing of the above counts
+    runs.may_train("fails").unlink()
+    # a user clears the task, so the earlier attempts no longer count
     assert runs.submit("fails", "pretrain")["attempt"] == 2
     assert set(runs.queue("fails")) == {"pretrain", "convert", "evaluate"}
     assert cancel_jobs(runs.pinned.jobs_of("fails"))
@@ -183,7 +197,9 @@ def test_stages_wait_for_all_attempts_of_a_chain(runs: Runs) -> None:
     case = "chained"
     handle = chained.submit(case, "pretrain")
     assert set(chained.queue(case)) == {"pretrain", "convert", "evaluate"}
-    # nobody looks: the first attempt rolls over, the second one ends the training
+    chained.may_train(case).touch()
+    chained.reach_walltime(case, handle)
+    # no process watches: the first attempt rolls over, and the second one finishes the training
     wait_until(lambda: not chained.queue(case), 180, "the whole chain to end")
     assert (chained.made(case, "converted"), chained.made(case, "evaluated")) == (["8"], ["8"])
     assert chained.watch(case, "pretrain", handle)["outcome"] == "finished"

@@ -1,4 +1,4 @@
-"""Upstream's own pretrain_gpt.py on two nodes, and a cooldown from its checkpoint: the losses are our trainer's."""
+"""Upstream's pretrain_gpt.py on two nodes, and a cooldown from its checkpoint: losses equal those of this trainer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.megatron.logs.log_lines import Record
 
-pytestmark = [pytest.mark.integration, pytest.mark.trainer]
+pytestmark = [pytest.mark.integration, pytest.mark.trainer, pytest.mark.long]
 
 RELEASES = ("core_v0.16.1", "core_v0.19.0")
 TEXT = "--train-tokens 60000 --valid-tokens 8000 --test-tokens 8000 --heldout-pieces 3 --questions 12"
@@ -64,7 +64,7 @@ stages:
 
 @pytest.fixture(scope="session")
 def checkouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Upstream, by release: those that this machine has; 0.16.1 must be one of them."""
+    """Checkouts of upstream on this machine, by release, including 0.16.1."""
     place = tmp_path_factory.mktemp("upstream")
     found: dict[str, Path] = {}
     try:
@@ -87,7 +87,7 @@ def sweep_of(trainer: str, release: str, place: Path) -> str:
 
 
 def trained(spec: str, place: Path) -> dict[str, list[Record]]:
-    """Run the sweep's two trainings; return what their logs say."""
+    """Run the two trainings of the sweep and return their parsed logs."""
     name = load_sweep_text(spec, "upstream.yaml").name
     logs = {}
     for stage in ("pretrain", "cooldown"):
@@ -100,16 +100,16 @@ def trained(spec: str, place: Path) -> dict[str, list[Record]]:
 
 
 def cooldowns(spec: str, cluster: SlurmCluster) -> list[BranchPoint]:
-    """Return the branches of the sweep as its report shows them."""
+    """Return the branches of the sweep from its report."""
     jobs = check_sweep(load_sweep_text(spec, "upstream.yaml"), load_cluster("local")).jobs
     rows = read_jobs(plan_row(job) for job in jobs)
     return branch_points(result_table(fetch_snapshot(jobs, cluster.run), rows))
 
 
 def losses(found: list[Record]) -> dict[str, float | None]:
-    """Return the losses by what they are of.
+    """Return the losses by their kind and iteration.
 
-    Upstream counts the first iteration of a start into the next line once more, so that line is of two iterations.
+    Upstream includes the first iteration after a start again in the next line, so that line covers two iterations.
     """
     iterations = [record for record in found if isinstance(record, IterationRecord)]
     named: dict[str, float | None] = {

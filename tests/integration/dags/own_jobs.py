@@ -1,4 +1,4 @@
-"""DAGs of somebody's own, for the tests of the operators in a running Airflow."""
+"""DAGs like those of users, for tests of the operators in a running Airflow."""
 
 from __future__ import annotations
 

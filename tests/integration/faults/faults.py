@@ -1,4 +1,4 @@
-"""The faults: what each does to the cluster, the way to it, and the processes that use it."""
+"""The faults: their effects on the cluster, the connection to it, and the processes that use it."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ SHORT_S = (0.3, 2.0)
 class Fault:
     """A line of the journal.
 
-    :param at: seconds since the storm began.
-    :param target: what was hit.
+    :param at: seconds since the start of the storm.
+    :param target: the affected process, connection or file.
     """
 
     at: float
@@ -64,12 +64,12 @@ class Fault:
 
 @dataclass
 class Storm:
-    """Strikes at random.
+    """Injects random faults.
 
-    :param site: what is hit.
-    :param chance: draws everything.
+    :param site: the site with its cluster and connection.
+    :param chance: random number generator.
     :param living: returns pid → name of the task and triggerer processes.
-    :param weights: kind → how often, relative to the others.
+    :param weights: kind → relative frequency.
     """
 
     site: ProxiedSite
@@ -82,7 +82,7 @@ class Storm:
     _away: set[str] = field(default_factory=set)
 
     def strike(self) -> Fault:
-        """Draw a fault that finds a victim, and do it."""
+        """Choose a fault that is possible now, and inject it."""
         kinds, weights = list(self.weights), list(self.weights.values())
         while True:
             self.repair()
@@ -95,9 +95,9 @@ class Storm:
             time.sleep(0.01)
 
     def repair(self, *, wait: bool = False) -> None:
-        """Bring back what has been away for long enough.
+        """Restart services whose outage has lasted long enough.
 
-        :param wait: bring back everything.
+        :param wait: restart all of them.
         """
         due = [repair for at, repair in self._repairs if wait or time.monotonic() >= at]
         self._repairs = [(at, repair) for at, repair in self._repairs if repair not in due]
@@ -107,18 +107,18 @@ class Storm:
             self._resume_nodes()
 
     def end(self) -> None:
-        """Bring everything back."""
+        """End all outages."""
         self.repair(wait=True)
         self.site.proxy.pass_on()
 
     def _resume_nodes(self) -> None:
-        """Do what a person does about nodes that Slurm has drained: a job could not be started on a full disk."""
+        """Resume nodes that Slurm drained after a job could not start on a full disk, as an administrator does."""
         states = self.site.cluster.slurm("sinfo", "-h", "-N", "-o", "%N|%T") if not self._away else ""
         drained = {
             line.partition("|")[0] for line in states.splitlines() if "drain" in line or "down" in line
         }
         for node in drained:
-            with suppress(subprocess.CalledProcessError):  # it came back by itself
+            with suppress(subprocess.CalledProcessError):  # it recovered by itself
                 self.site.cluster.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     def _later(self, what: str, repair: Callable[[], None], seconds: tuple[float, float] = SHORT_S) -> None:
@@ -129,7 +129,7 @@ class Storm:
         self._away.add(what)
         self._repairs.append((time.monotonic() + self.chance.uniform(*seconds), back))
 
-    # ---- this side
+    # ---- processes of Airflow
 
     def kill_worker(self) -> str | None:
         """SIGKILL of a task's process."""
@@ -148,7 +148,7 @@ class Storm:
             return f"{name} ({pid})"
         return None
 
-    # ---- the way to the login node
+    # ---- the connection to the login node
 
     def cut_connections(self) -> str | None:
         count = self.site.proxy.cut()
@@ -179,7 +179,7 @@ class Storm:
     # ---- the login node
 
     def kill_remote_process(self) -> str | None:
-        """SIGKILL of the login shell that runs a script of ours, or of a command that it runs."""
+        """SIGKILL of the login shell that runs a script of the package, or of a command of the script."""
         return self._kill_process([each for each in self._below_sshd() if not _is_sshd(each)])
 
     def kill_ssh_session(self) -> str | None:
@@ -211,7 +211,7 @@ class Storm:
         return self._daemon("slurmdbd")
 
     def kill_slurmd(self) -> str | None:
-        """Jobs on the node live on."""
+        """Jobs on the node continue."""
         return self._daemon(f"slurmd:{self.chance.choice(self.site.cluster.description['nodes'])}")
 
     def kill_node(self) -> str | None:
@@ -229,7 +229,7 @@ class Storm:
     def _start(self, name: str) -> None:
         if (
             name == "slurmctld"
-        ):  # without a saved state of its own, in its first minutes, it does not start alone
+        ):  # in its first minutes it has no saved state, and does not start without the controller
             self.site.cluster.control("start", "slurmdbd")
         self.site.cluster.control("start", name)
 
@@ -246,7 +246,7 @@ class Storm:
     # ---- files
 
     def fill_disk(self) -> str | None:
-        """No space is left where the runs are."""
+        """The file system of the runs has no space left."""
         if "disk" in self._away:
             return None
         filler = self.site.runs / "filler"
@@ -255,7 +255,7 @@ class Storm:
         return str(self.site.runs)
 
     def damage_file(self) -> str | None:
-        """A small file of the protocol loses its content."""
+        """A small file of the submission protocol loses its content."""
         patterns = (
             "*/.jobs/*/*/jobid",
             "*/.jobs/*/*/exit.json",
@@ -264,14 +264,14 @@ class Storm:
         )
         if "disk" in self._away:
             return None
-        with suppress(FileNotFoundError):  # jobs and tasks move and delete files at the same time
+        with suppress(FileNotFoundError):  # jobs and tasks move and delete files concurrently
             sweeps = [folder for folder in self.site.runs.iterdir() if folder.is_dir()]
             files = [file for sweep in sweeps for pattern in patterns for file in sweep.glob(pattern)]
             files += [file for sweep in sweeps for pattern in patterns for file in sweep.glob(f"*/{pattern}")]
             if files:
                 newest = sorted(files, key=lambda file: file.stat().st_mtime)[-40:]
                 damaged = self.chance.choice(newest)
-                with damaged.open("r+b") as file:  # never a new file
+                with damaged.open("r+b") as file:  # do not create a new file
                     file.truncate()
                     file.write(self.chance.choice(GARBAGE))
                 return str(damaged.relative_to(self.site.runs))
@@ -279,7 +279,7 @@ class Storm:
 
 
 def fill(filler: Path) -> None:
-    """Take all space that is left on a file's file system."""
+    """Use all free space of a file's file system."""
     free = shutil.disk_usage(filler.parent).free
     with filler.open("wb") as file, suppress(OSError):
         os.posix_fallocate(file.fileno(), 0, max(free, 1))

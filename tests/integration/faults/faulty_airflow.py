@@ -1,4 +1,4 @@
-"""Airflow's daemons, killed one by one and started again, as a site's supervisor (systemd, Kubernetes) does."""
+"""Airflow's daemons, killed one by one and restarted as by a supervisor (systemd, Kubernetes)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FaultyAirflow(SiteAirflow):
     """Airflow whose scheduler and triggerer can be killed and started again.
 
     :param home: its home.
-    :param folders: environment variables that name the folders.
+    :param folders: environment variables with the folders.
     """
 
     daemons: tuple[str, ...] = ("scheduler", "triggerer")
@@ -51,7 +51,7 @@ class FaultyAirflow(SiteAirflow):
         raise AssertionError(f"no {name} runs")
 
     def runs(self, name: str) -> bool:
-        """Whether ``scheduler`` or ``triggerer`` runs."""
+        """Return whether ``scheduler`` or ``triggerer`` runs."""
         try:
             self.daemon(name)
         except AssertionError:
@@ -59,9 +59,9 @@ class FaultyAirflow(SiteAirflow):
         return True
 
     def kill_daemon(self, name: str, *, with_children: bool) -> dict[str, str]:
-        """SIGKILL a daemon; return the environment that it had.
+        """SIGKILL a daemon; return its environment.
 
-        :param with_children: also the tasks and the trigger runner below it, as a container that is stopped.
+        :param with_children: also kill its tasks and trigger runner, as when a container is stopped.
         """
         process = self.daemon(name)
         environment, victims = process.environ(), [process]
@@ -87,7 +87,7 @@ class FaultyAirflow(SiteAirflow):
         self._started.append(process)
 
     def task_processes(self) -> dict[int, str]:
-        """Return the processes in which tasks run now: the children of the executor's workers."""
+        """Return the processes of running tasks: the children of the executor's workers."""
         with suppress(psutil.NoSuchProcess, AssertionError):
             workers = self.daemon("scheduler").children()
             return {task.pid: task.name() for worker in workers for task in worker.children(recursive=True)}

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Behaves like Megatron-LM's pretrain_gpt.py, and computes nothing: log lines, checkpoints in the legacy format, resuming,
-# --exit-interval, --exit-signal-handler. Called in place of python, with the trainer's own command line.
-# Beside Megatron's files it keeps, in the parent of --save, a ledger of what every attempt did.
+# Behaves like Megatron-LM's pretrain_gpt.py but computes nothing: log lines, checkpoints in the legacy format, resuming,
+# --exit-interval, --exit-signal-handler. Called instead of python, with the trainer's command line.
+# In addition to Megatron's files, it records the actions of every attempt in a ledger in the parent folder of --save.
 set -u
 shift # the trainer's program
 save='' train_iters=0 save_interval=1 exit_interval=0
@@ -20,7 +20,7 @@ mkdir -p "$save" || exit 1
 
 note() { echo "$(date +%s.%N) $SLURM_JOB_ID $*" >>"$ledger" || exit 1; }
 
-checkpoint() { # ITERATION; the data, then the tracker, as Megatron does
+checkpoint() { # ITERATION; writes the data, then the tracker, as Megatron does
   directory=$save/$(printf 'iter_%07d' "$1")
   mkdir -p "$directory/mp_rank_00" || exit 1
   head -c 2048 /dev/zero >"$directory/mp_rank_00/model_optim_rng.pt" || exit 1
@@ -28,7 +28,7 @@ checkpoint() { # ITERATION; the data, then the tracker, as Megatron does
   note saved "$1"
 }
 
-# The lock goes with this process, however it ends: two attempts that train at the same time cannot hide.
+# The kernel releases the lock when this process ends, so two attempts that train at the same time are detected.
 exec 9>>"${save%/*}/lock" || exit 1
 flock -n 9 || note overlap
 iteration=0

@@ -1,4 +1,4 @@
-"""A site whose Airflow reaches the login node through a proxy, and whose trainer computes nothing."""
+"""A site whose Airflow connects to the login node through a proxy, with a trainer that computes nothing."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ HERE = Path(__file__).resolve().parent
 
 
 class ProxiedSite(SweepSite):
-    """Folders, specs and an SSH connection that faults can be put upon.
+    """Folders, specs and an SSH connection for fault injection.
 
-    :param place: as of :class:`SweepSite`.
-    :param cluster: a cluster that is up.
+    :param place: as in :class:`SweepSite`.
+    :param cluster: a running cluster.
     """
 
     def __init__(self, place: Path, cluster: SlurmCluster) -> None:
@@ -60,29 +60,29 @@ class ProxiedSite(SweepSite):
         }
 
     def prepare_folders(self) -> None:
-        """Make the folders; the specs are this folder's."""
+        """Create the folders, with the specs of this folder."""
         super().prepare_folders()
         shutil.copytree(HERE / "clusters", self.place / "project" / "sbatch" / "clusters", dirs_exist_ok=True)
         shutil.rmtree(self.specs)
         shutil.copytree(HERE / "specs", self.specs)
 
     def open(self) -> None:
-        """Give the runs a small file system of their own, and make login shells pass over ``~/.bashrc``.
+        """Create a small file system for the runs, and make login shells skip ``~/.bashrc``.
 
-        Killing what that starts would hurt the account, not the cluster.
+        Killing processes of ``~/.bashrc`` would affect the account, not the cluster.
         """
         self.runs.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "runs", str(self.runs)], check=True)
         self._logins("SetEnv SLURM_CONF=", "SetEnv SHLVL=1 SLURM_CONF=")
 
     def close(self) -> None:
-        """Stop the proxy, and leave the cluster as it was."""
+        """Stop the proxy, and restore the cluster."""
         self.proxy.close()
         subprocess.run(["umount", "--lazy", str(self.runs)], check=True)
         self._logins("SetEnv SHLVL=1 SLURM_CONF=", "SetEnv SLURM_CONF=")
 
     def hook(self) -> SlurmHook:
-        """Return a hook for the way through the proxy."""
+        """Return a hook for the connection through the proxy."""
         return SlurmHook(connection=Connection.from_json(json.dumps(self.connection)))
 
     def _logins(self, before: str, after: str) -> None:
@@ -94,7 +94,7 @@ class ProxiedSite(SweepSite):
 
 @contextmanager
 def opened(site: ProxiedSite) -> Iterator[ProxiedSite]:
-    """Open a site; close it afterwards."""
+    """Set a site up; tear it down afterwards."""
     site.open()
     try:
         yield site
@@ -103,9 +103,9 @@ def opened(site: ProxiedSite) -> Iterator[ProxiedSite]:
 
 
 def planned_jobs(site: SweepSite, sweep: str, *settings: str, cluster: str = CLUSTER) -> list[Job]:
-    """Return the jobs of one of the site's specs, as a stored plan has them.
+    """Return the jobs in the stored plan of one of the site's specs.
 
-    :param settings: ``key=value`` each, for values of the spec.
+    :param settings: ``key=value`` pairs that override values of the spec.
     :param cluster: name of the profile.
     """
     with patch.dict(os.environ, site.folders):

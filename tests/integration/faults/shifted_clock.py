@@ -1,4 +1,4 @@
-"""Processes that see another time than the machine's: libfaketime, package ``faketime``."""
+"""Processes with a shifted clock: libfaketime, package ``faketime``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 def library() -> str:
     """Return the path of libfaketime.
 
-    :raises FileNotFoundError: when it is not installed.
+    :raises FileNotFoundError: if it is not installed.
     """
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
     if not found:
@@ -17,14 +17,14 @@ def library() -> str:
 
 
 def shifted_script(script: str, seconds: int) -> str:
-    """Return a shell script whose commands see another time."""
+    """Return a shell script whose commands have a shifted clock."""
     return f"export LD_PRELOAD={library()} FAKETIME={seconds:+d} DONT_FAKE_MONOTONIC=1\n{script}"
 
 
 class ShiftedClock:
-    """The wall clock of processes that are started with :attr:`environment`; their monotonic clock is right.
+    """The wall clock of processes that are started with :attr:`environment`; their monotonic clock is correct.
 
-    :param file: holds how far it is off now.
+    :param file: file with the current shift.
     """
 
     def __init__(self, file: Path) -> None:
@@ -39,7 +39,7 @@ class ShiftedClock:
         }
 
     def jump(self, seconds: int) -> None:
-        """Set the clock; the processes see it within a second."""
+        """Set the clock; the processes use it within a second."""
         self.offset += seconds
         draft = self._file.with_suffix(".new")
         draft.write_text(f"{self.offset:+d}\n")

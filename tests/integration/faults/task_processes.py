@@ -1,15 +1,14 @@
-"""Works the jobs of a sweep with the real operators and triggers, each task in a process, without Airflow's web server.
+"""Run the jobs of a sweep with the real operators and triggers, each task in a process, without Airflow's web server.
 
     python task_processes.py PLACE
 
-Does what Airflow's executor, scheduler and triggerer do, in a second instead of a minute. A task that dies is tried
-again from its beginning; what it has put into its state store stays. A task that defers has its trigger run in the
-triggerer process and goes on in a new one. A triggerer that dies is started again and runs all triggers from their
-beginning.
+Replaces Airflow's executor, scheduler and triggerer, and takes a second instead of a minute. A task that dies is
+retried from its beginning; its state store is kept. When a task defers, its trigger runs in the triggerer process, and
+the task continues in a new process. A triggerer that dies is started again and runs all triggers from their beginning.
 
-In ``PLACE``: ``jobs.json`` (jobs in their JSON form, a parent before its children), ``admitted`` (how many points may
-run) and ``cleared/<task>`` are read; ``living/<pid>`` names every task and triggerer process, ``states.json`` says how
-far each task is, ``logs/<task>.log`` what it said. Ends when all tasks have succeeded.
+Files in ``PLACE``: the program reads ``jobs.json`` (jobs in their JSON form, parents before children), ``admitted``
+(number of points that may run) and ``cleared/<task>``. It writes ``living/<pid>`` for each task and triggerer process,
+``states.json`` with the state of each task, and ``logs/<task>.log``. It ends when all tasks have succeeded.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
 RETRIES = 20
-"""Of a task: the tests kill more workers than a site does."""
+"""Tries of a task: the tests kill more workers than a site does."""
 WORKERS = 6
 TICK_S = 0.05
 
 
 class StateStore:
-    """Airflow's store of a task's own state: outlives the task's process."""
+    """Airflow's state store of a task, which survives the task's process."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -70,10 +69,10 @@ class StateStore:
 
 @dataclass
 class Task:
-    """A task and how far it is; its fields without a default are also what stands for Airflow's task instance.
+    """A task and its state; its fields without a default also represent Airflow's task instance.
 
     :param phase: ``waiting`` (for the task before it), ``ready``, ``running``, ``deferred``, ``success`` or ``failed``.
-    :param resume: method and event with which the next process goes on.
+    :param resume: method and event with which the next process continues.
     """
 
     task_id: str
@@ -98,7 +97,7 @@ class Task:
 
 
 def write_whole(file: Path, content: Any) -> None:
-    """Write JSON by atomic rename."""
+    """Write JSON atomically."""
     draft = file.with_name(f"{file.name}.{os.getpid()}.new")
     draft.write_text(json.dumps(content))
     draft.replace(file)
@@ -107,7 +106,7 @@ def write_whole(file: Path, content: Any) -> None:
 class TaskProcesses:
     """Scheduler and executor.
 
-    :param place: see the module's text.
+    :param place: see the module's docstring.
     """
 
     def __init__(self, place: Path) -> None:
@@ -210,7 +209,7 @@ class TaskProcesses:
             file.unlink()
             trigger = self.place / "triggers" / task.task_id
             if not trigger.exists() or json.loads(trigger.read_text())["id"] != event["id"]:
-                continue  # a triggerer that was killed after it had handed the event over ran the trigger again
+                continue  # a triggerer that was killed after it delivered the event has run the trigger again
             trigger.unlink()
             if "error" in event:
                 self._try_again(task)
@@ -299,7 +298,7 @@ class TaskProcesses:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    gc.freeze()  # forked processes share what is there now
+    gc.freeze()  # forked processes share the objects that exist now
     TaskProcesses(Path(sys.argv[1])).run()
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy between Airflow and the login node that can do what networks do."""
+"""A TCP proxy between Airflow and the login node that injects network faults."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CHUNK = 16 * 1024
 
 
 class TcpProxy:
-    """Passes TCP connections on to a server, in a thread of its own.
+    """Forwards TCP connections to a server, in a separate thread.
 
-    :param port: of the server, on this machine.
+    :param port: port of the server on this machine.
     """
 
     def __init__(self, port: int) -> None:
@@ -37,7 +37,7 @@ class TcpProxy:
         self.accept()
 
     def close(self) -> None:
-        """Stop listening, cut everything."""
+        """Stop listening and reset all connections."""
         self.refuse()
         self.cut()
         self._open.set()
@@ -47,13 +47,13 @@ class TcpProxy:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._writers) // 2
 
     # ---- faults
 
     def refuse(self) -> None:
-        """Stop listening: new connections are refused, open ones go on."""
+        """Stop listening: new connections are refused, open ones continue."""
 
         async def stop() -> None:
             if self._server is not None:
@@ -72,7 +72,7 @@ class TcpProxy:
         asyncio.run_coroutine_threadsafe(listen(), self._loop).result(10)
 
     def cut(self) -> int:
-        """Reset every open connection; return how many there were."""
+        """Reset every open connection; return their number."""
 
         async def reset() -> int:
             writers = list(self._writers)
@@ -83,23 +83,23 @@ class TcpProxy:
         return asyncio.run_coroutine_threadsafe(reset(), self._loop).result(10)
 
     def cut_next_after(self, direction: str, count: int) -> None:
-        """Reset the next new connection when it has carried some bytes.
+        """Reset the next new connection after some bytes.
 
         :param direction: ``up`` (to the server) or ``down``.
-        :param count: how many bytes are let through.
+        :param count: number of bytes that are forwarded.
         """
         self._call(lambda: self._budgets.append((direction, count)))
 
     def black_hole(self) -> None:
-        """Swallow time: what is sent from now on arrives only after :meth:`pass_on`, new connections included."""
+        """Hold all data back until :meth:`pass_on`, also that of new connections."""
         self._call(self._open.clear)
 
     def delay(self, seconds: float) -> None:
-        """Hold each piece back for a while; 0 ends it."""
+        """Delay each piece of data; 0 ends the delay."""
         self._delay = seconds
 
     def pass_on(self) -> None:
-        """End :meth:`black_hole`, :meth:`delay` and :meth:`refuse`, forget bytes that were still to be counted."""
+        """End :meth:`black_hole`, :meth:`delay`, :meth:`refuse` and :meth:`cut_next_after`."""
         self.delay(0.0)
         self._call(self._open.set)
         self._call(self._budgets.clear)
@@ -152,7 +152,7 @@ class TcpProxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with a reset instead of a farewell."""
+    """Close a connection with a reset."""
     with suppress(OSError):
         descriptor = writer.get_extra_info("socket")
         descriptor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

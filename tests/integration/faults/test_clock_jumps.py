@@ -1,4 +1,4 @@
-"""Clocks that jump or disagree: the login node's, and that of the machine that watches (libfaketime)."""
+"""Clocks that jump or differ: that of the login node, and that of the watching machine (libfaketime)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WINDOW_S = 8
 
 @pytest.fixture
 def late_sbatch(tmp_path: Path) -> SlurmCommands:
-    """An sbatch that asks the controller once the file ``go`` is beside it."""
+    """An sbatch that contacts the controller only when the file ``go`` exists beside it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("squeue", "sacct", "scancel"):
@@ -56,7 +56,7 @@ def late_sbatch(tmp_path: Path) -> SlurmCommands:
 def begin_and_die(
     cluster: SlurmCluster, request: SubmissionRequest, commands: SlurmCommands, *, with_sbatch: bool
 ) -> None:
-    """Begin a submission whose shell dies while sbatch runs."""
+    """Start a submission whose shell dies while sbatch runs."""
     process = cluster.start(submission_script(request, commands))
     claim = Path(request.attempt.directory) / "claim.1"
     while not (claim / "sbatch.out").exists():
@@ -66,7 +66,7 @@ def begin_and_die(
     children = shell.children(recursive=True)
     shell.kill()
     for child in children if with_sbatch else []:
-        with suppress(psutil.NoSuchProcess):  # sbatch sleeps for moments
+        with suppress(psutil.NoSuchProcess):  # sbatch sleeps briefly
             child.kill()
     process.kill()
     process.communicate()
@@ -76,17 +76,17 @@ def begin_and_die(
 def test_sbatch_outlives_its_shell(
     cluster: SlurmCluster, tmp_path: Path, late_sbatch: SlurmCommands, jump: int
 ) -> None:
-    """An hour that did not pass does not make the attempt free: sbatch is still at it."""
+    """A clock that jumps by an hour does not release the attempt, because sbatch still runs."""
     request = cluster.request(tmp_path, f"outlived{jump}", visibility_window_s=WINDOW_S)
     begin_and_die(cluster, request, late_sbatch, with_sbatch=False)
-    outcome = ask(cluster, request, jump)
+    outcome = call_submission(cluster, request, jump)
     assert outcome.status == "pending", outcome
     (tmp_path / "bin" / "sbatch.go").touch()
     deadline = deadline_in(30)
     while outcome.job_id is None:
         assert time.monotonic() < deadline, outcome
         time.sleep(0.5)
-        outcome = ask(cluster, request, jump)
+        outcome = call_submission(cluster, request, jump)
     assert outcome.status == "adopted"
     assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
 
@@ -95,18 +95,18 @@ def test_sbatch_outlives_its_shell(
 def test_sbatch_dies_with_its_shell(
     cluster: SlurmCluster, tmp_path: Path, late_sbatch: SlurmCommands, jump: int
 ) -> None:
-    """The window passes by time that really passes."""
+    """Only elapsed time counts for the window."""
     request = cluster.request(tmp_path, f"died{jump}", visibility_window_s=WINDOW_S)
     began = time.monotonic()
     begin_and_die(cluster, request, late_sbatch, with_sbatch=True)
-    while (outcome := ask(cluster, request, jump)).job_id is None:
+    while (outcome := call_submission(cluster, request, jump)).job_id is None:
         assert time.monotonic() < began + patient(60), outcome
         time.sleep(0.5)
     assert time.monotonic() - began >= WINDOW_S - 1
     assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
 
 
-def ask(cluster: SlurmCluster, request: SubmissionRequest, jump: int) -> SubmissionOutcome:
+def call_submission(cluster: SlurmCluster, request: SubmissionRequest, jump: int) -> SubmissionOutcome:
     script = submission_script(replace(request, claim_token=f"asked-{os.urandom(4).hex()}"))
     return parse_submission(cluster.run(shifted_script(script, jump)))
 
@@ -114,7 +114,7 @@ def ask(cluster: SlurmCluster, request: SubmissionRequest, jump: int) -> Submiss
 @JUMPS
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "output_missing"])
 def test_verdict(cluster: SlurmCluster, tmp_path: Path, jump: int, whole: bool) -> None:
-    """The login node's clock is an hour off the controller's; the job ended seconds ago all the same."""
+    """The clocks of login node and controller differ by an hour; the job still counts as ended seconds ago."""
     request = cluster.request(tmp_path, f"verdict{jump}{whole}")
     watch = replace(watch_for(request, cluster.submit(request).job_id), check_files=(str(tmp_path / "made"),))
     if whole:
@@ -149,7 +149,7 @@ asyncio.run(main())
 
 @JUMPS
 def test_pause(tmp_path: Path, jump: int) -> None:
-    """A pause before the next attempt is not prolonged by a clock that is set back while it lasts."""
+    """A clock that is set back does not prolong the pause before the next attempt."""
     clock = ShiftedClock(tmp_path / "clock")
     environment = {**os.environ, **clock.environment}
     argv = [sys.executable, "-c", PAUSE]

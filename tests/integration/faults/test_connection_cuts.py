@@ -1,4 +1,4 @@
-"""The way to the login node breaks: in mid-command, for a while, or slowly."""
+"""The connection to the login node fails: during a command, for some time, or slowly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WINDOW_S = 8
 def submit_patiently(
     hook: SlurmHook, request: SubmissionRequest, timeout: float
 ) -> tuple[SubmissionOutcome, int]:
-    """Ask until there is a job; return it, and how many answers were lost."""
+    """Submit until there is a job; return it, and the number of lost responses."""
     lost, deadline = 0, deadline_in(90)
     while time.monotonic() < deadline:
         try:
@@ -48,7 +48,7 @@ def submit_patiently(
     raise AssertionError(f"no job after {lost} lost answers")
 
 
-# the handshake takes some 1,500 bytes each way, a script 9,000 more; cuts in the handshake are made up for by the hook
+# the handshake takes about 1,500 bytes each way, a script 9,000 more; the hook repeats a failed handshake
 COUNTS = {
     "up": (1, 1500, 2500, 3200, 3600, 4500, 6000, 8000, 10000, 12000),
     "down": (1, 1000, 1500, 1700, 1900, 2100, 2300, 2500, 2700, 2900),
@@ -69,22 +69,25 @@ def test_cut_after_any_number_of_bytes(proxied: ProxiedSite, tmp_path: Path, dir
 
 
 def test_answer_lost_in_a_black_hole(proxied: ProxiedSite, tmp_path: Path) -> None:
-    """The script arrives and runs; what it says does not come back in time."""
+    """The script arrives and runs, but its output does not return in time."""
     request = proxied.cluster.request(tmp_path, "hole", visibility_window_s=WINDOW_S)
     hook = proxied.hook()
 
-    async def ask() -> None:
+    async def query() -> None:
         transport = await hook.transport()
+        began = time.monotonic()
         await transport.run("true", timeout=30)
-        answer = asyncio.create_task(transport.run(submission_script(request), timeout=4))
+        limit = round(4 + 20 * (time.monotonic() - began))  # a busy machine needs longer to begin the script
+        answer = asyncio.create_task(transport.run(submission_script(request), timeout=limit))
         while not (tmp_path / ".jobs" / "hole" / "1" / "claim.1").exists():
+            assert not answer.done(), answer.result()
             await asyncio.sleep(0.002)
         proxied.proxy.black_hole()
-        with pytest.raises(TransportError, match="no answer within 4 s"):
+        with pytest.raises(TransportError, match=f"no answer within {limit} s"):
             await answer
         await transport.close()
 
-    asyncio.run(ask())
+    asyncio.run(query())
     proxied.proxy.pass_on()
     outcome, lost = submit_patiently(hook, replace(request, claim_token="second"), timeout=30)
     assert (outcome.status, lost) == ("recorded", 0)
@@ -92,18 +95,21 @@ def test_answer_lost_in_a_black_hole(proxied: ProxiedSite, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("fault", ["refuse", "black_hole"])
-async def test_job_ends_while_the_way_is_broken(proxied: ProxiedSite, tmp_path: Path, fault: str) -> None:
-    """The poller goes on trying, says since when, and finds the end when it is back."""
+async def test_job_ends_while_the_connection_is_broken(
+    proxied: ProxiedSite, tmp_path: Path, fault: str
+) -> None:
+    """The poller keeps trying, reports the start of the outage, and detects the end of the job afterwards."""
     request = proxied.cluster.request(tmp_path, f"way-{fault}", f"am_run {until(tmp_path / 'go')}")
     outcome, _ = await asyncio.to_thread(submit_patiently, proxied.hook(), request, 30)
     assert outcome.job_id is not None
     hook = proxied.hook()
-    poller = Poller(hook.transport, interval=0.5, command_timeout=3)
+    poller = Poller(hook.transport, interval=0.5)
     seen = []
     async with poller.subscribe(watch_for(request, outcome.job_id)) as observations:
         verdicts = asyncio.create_task(verdict_among(observations, seen))
         while not any(observation.queue_ok for observation in seen):
             await asyncio.sleep(0.1)
+        poller._command_timeout = 3  # only now, because a poll on a busy machine takes longer
         getattr(proxied.proxy, fault)()
         if fault == "refuse":
             proxied.proxy.cut()

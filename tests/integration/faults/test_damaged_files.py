@@ -1,4 +1,4 @@
-"""The small files of the protocol lose their content: a file system that lost its last writes, or a bad disk."""
+"""The small files of the submission protocol lose their content, as after lost writes or on a bad disk."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DAMAGE = pytest.mark.parametrize("content", GARBAGE, ids=["empty", "zeros", "gar
 @DAMAGE
 @pytest.mark.parametrize("ended", [False, True], ids=["pending", "ended"])
 def test_recorded_job_id(cluster: SlurmCluster, tmp_path: Path, content: bytes, ended: bool) -> None:
-    """The id is found again by what sbatch printed, or by the job's name; nothing is submitted."""
-    options = () if ended else ("--begin=now+3",)
+    """The id is recovered from the output of sbatch or by the job's name; nothing is submitted."""
+    options = () if ended else ("--begin=now+1hour",)
     request = cluster.request(tmp_path, f"id{GARBAGE.index(content)}{ended}", sbatch_options=options)
     first = cluster.submit(request)
     watch = watch_for(request, first.job_id)
@@ -34,7 +34,8 @@ def test_recorded_job_id(cluster: SlurmCluster, tmp_path: Path, content: bytes, 
         assert verdict_of(cluster, watch).outcome is Outcome.FINISHED
     directory = Path(request.attempt.directory)
     (directory / "jobid").write_bytes(content)
-    if not ended:  # the job starts with the damaged record: it is no other job's
+    if not ended:  # the job starts despite the damaged record, which does not name another job
+        cluster.slurm("scontrol", "update", f"JobId={first.job_id}", "StartTime=now")
         assert verdict_of(cluster, watch).outcome is Outcome.FINISHED
     (state,) = parse_stage_states(
         [request.attempt.stage_dir], cluster.run(stage_state_script([request.attempt.stage_dir]))
@@ -48,7 +49,7 @@ def test_recorded_job_id(cluster: SlurmCluster, tmp_path: Path, content: bytes, 
 
 @DAMAGE
 def test_first_claim(cluster: SlurmCluster, tmp_path: Path, content: bytes) -> None:
-    """Who claimed the attempt, and when it was made, cannot be read: the job is found by its name all the same."""
+    """The owner and time of the claim cannot be read, but the job is found by its name."""
     request = cluster.request(
         tmp_path, f"claim{GARBAGE.index(content)}", "am_run sleep 3", visibility_window_s=8
     )
@@ -64,7 +65,7 @@ def test_first_claim(cluster: SlurmCluster, tmp_path: Path, content: bytes) -> N
 @DAMAGE
 @pytest.mark.parametrize("status", [0, 5])
 def test_exit_record(cluster: SlurmCluster, tmp_path: Path, content: bytes, status: int) -> None:
-    """The copy in the attempt's run folder is read; without it accounting decides."""
+    """The copy in the attempt's run folder is read; without it the verdict uses accounting."""
     request = cluster.request(tmp_path, f"exit{GARBAGE.index(content)}{status}", f"exit {status}")
     watch = watch_for(request, cluster.submit(request).job_id)
     expected = Outcome.FAILED if status else Outcome.FINISHED
@@ -83,7 +84,7 @@ def test_exit_record(cluster: SlurmCluster, tmp_path: Path, content: bytes, stat
 
 @DAMAGE
 def test_verdict_and_job_description(cluster: SlurmCluster, tmp_path: Path, content: bytes) -> None:
-    """Without a readable verdict the job is looked at again, not submitted again."""
+    """Without a readable verdict the job is judged again, but not submitted again."""
     request = cluster.request(tmp_path, f"verdict{GARBAGE.index(content)}")
     first = cluster.submit(request)
     stage_dir = Path(request.attempt.stage_dir)

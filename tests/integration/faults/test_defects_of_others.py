@@ -1,4 +1,4 @@
-"""Jobs that other tools lose, repeat without end, or die of."""
+"""Jobs that other tools lose, repeat without end, or crash on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDED = {"success", "failed"}
 
 @pytest.fixture(scope="module")
 def worked(proxied_module: ProxiedSite) -> Iterator[WorkedSweep]:
-    """All points, worked at the same time until each has ended."""
+    """All points, run at the same time until each has ended."""
     jobs = planned_jobs(proxied_module, "defects")
     with WorkedSweep(proxied_module, jobs, points=len(jobs)) as sweep:
         deadline = deadline_in(180)
@@ -38,10 +38,10 @@ def worked(proxied_module: ProxiedSite) -> Iterator[WorkedSweep]:
 @pytest.mark.parametrize(
     ("point", "states"),
     [
-        ("crash", ["FAILED", "FAILED", "FAILED"]),  # AutoExperiment: submitted again without end
-        ("flaky", ["FAILED", "FAILED", "COMPLETED"]),  # oellm-autoexp: its second failure went unseen
-        ("binary", ["COMPLETED"]),  # AutoExperiment: a byte that is not UTF-8 ended the manager
-        ("silent", ["COMPLETED"]),  # AutoExperiment: cancelled as frozen after it had written its last line
+        ("crash", ["FAILED", "FAILED", "FAILED"]),  # AutoExperiment submits it again without end
+        ("flaky", ["FAILED", "FAILED", "COMPLETED"]),  # oellm-autoexp does not detect its second failure
+        ("binary", ["COMPLETED"]),  # AutoExperiment: a byte that is not UTF-8 ends the manager
+        ("silent", ["COMPLETED"]),  # AutoExperiment cancels it as frozen after its last line
         ("split", ["COMPLETED"]),
         ("twice", ["CANCELLED", "COMPLETED"]),
     ],
@@ -54,11 +54,11 @@ def test_attempts(proxied_module: ProxiedSite, worked: WorkedSweep, point: str, 
 
 
 def test_line_that_is_written_in_two_pieces_is_seen(proxied_module: ProxiedSite, worked: WorkedSweep) -> None:
-    """oellm-autoexp: the cursor had moved past its first half."""
+    """oellm-autoexp misses it, because its cursor has moved past the first half."""
     for point in ("split", "silent"):
         assert (proxied_module.runs / "defects" / point / "work" / "seen").exists()
 
 
-def test_log_that_is_no_utf8_is_shown(worked: WorkedSweep) -> None:
+def test_log_that_is_not_utf8_is_shown(worked: WorkedSweep) -> None:
     assert worked.phases()["defects.binary.work.watch"] == "success"
     assert "UnicodeDecodeError" not in worked.log("triggerer")

@@ -1,4 +1,4 @@
-"""No space is left in the run directory: before, during and after a submission, and while the job ends."""
+"""The run directory has no space left: before, during and after a submission, and while the job ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_before_the_submission(proxied: ProxiedSite) -> None:
 
 
 def test_between_submission_and_record(proxied: ProxiedSite, tmp_path: Path) -> None:
-    """sbatch takes the job, and neither its answer nor the id can be written down."""
+    """sbatch accepts the job, but neither its output nor the id can be written."""
     cluster = proxied.cluster
     for name in ("squeue", "sacct", "scancel"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
@@ -70,7 +70,7 @@ def test_between_submission_and_record(proxied: ProxiedSite, tmp_path: Path) -> 
 
 
 def test_when_the_job_starts(proxied: ProxiedSite) -> None:
-    """A job that cannot mark its attempt as its own does not run, as it could not be told from a second one."""
+    """A job that cannot write its id to the attempt does not run, because a second job would not be detected."""
     cluster = proxied.cluster
     run_dir = proxied.runs / "r"
     options = ("--begin=now+1hour",)
@@ -86,7 +86,7 @@ def test_when_the_job_starts(proxied: ProxiedSite) -> None:
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_while_the_job_ends(proxied: ProxiedSite, tmp_path: Path, status: int) -> None:
-    """``exit.json`` cannot be written: accounting decides; the verdict has to wait for space, and says so."""
+    """``exit.json`` cannot be written: the verdict uses accounting, waits for space, and a message reports this."""
     cluster = proxied.cluster
     body = f"am_run {until(tmp_path / 'go')}; exit {status}"
     request = cluster.request(proxied.runs / "r", f"end{status}", body)

@@ -1,4 +1,4 @@
-"""A sweep that is worked by :mod:`task_processes`."""
+"""A sweep that :mod:`task_processes` runs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ START_S = 60
 
 
 class WorkedSweep:
-    """Starts the program and ends it; a context manager.
+    """Starts and stops the program; a context manager.
 
     :param site: folders, connection and cluster.
-    :param jobs: what is worked.
-    :param points: how many points may begin at first.
+    :param jobs: the jobs to run.
+    :param points: number of points that may start at first.
     """
 
     def __init__(self, site: SweepSite, jobs: Sequence[Job], points: int = 0) -> None:
@@ -81,7 +81,7 @@ class WorkedSweep:
         return self._process.poll() == 0
 
     def admit(self, points: int) -> None:
-        """Let points begin."""
+        """Allow points to start."""
         draft = self.place / "admitted.new"
         draft.write_text(str(points))
         draft.replace(self.place / "admitted")
@@ -96,11 +96,11 @@ class WorkedSweep:
         return {name: state["phase"] for name, state in self.states().items()}
 
     def log(self, task: str) -> str:
-        """Return what a task, or ``triggerer``, has said."""
+        """Return the log of a task or of ``triggerer``."""
         return (self.place / "logs" / f"{task}.log").read_text(errors="replace")
 
     def clear_failed(self) -> None:
-        """Do what a person does in the web page about a red task."""
+        """Clear failed tasks, as a user does in the web UI."""
         for name, phase in self.phases().items():
             if phase == "failed":
                 self.last_words[name] = self.log(name)[-3000:]

@@ -1,4 +1,4 @@
-"""The example DAGs on the tests' cluster, by ``airflow dags test``."""
+"""The example DAGs on the tests' cluster, with ``airflow dags test``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job arrays on a real Slurm: one submission for many points, each point's job its own."""
+"""Job arrays on a real Slurm: one submission for many points, with a separate job for each point."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ stages:
 
 
 class WorkerKilledError(Exception):
-    """Whoever submits has died; its login shell with it."""
+    """The submitting process died, together with its login shell."""
 
 
 class Sweep:
-    """The jobs of a sweep of one stage, and what the cluster knows of them."""
+    """The jobs of a sweep with one stage, and their state on the cluster."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Sweep:
         return job_id
 
     def watch(self, job: Job, number: int = 1) -> Watch:
-        """Return the watch of an attempt, by what its record says."""
+        """Return the watch of an attempt from its record."""
         attempt = attempt_of(job, number)
         job_id, _, rest = (self.runs.parent / attempt.directory / "jobid").read_text().strip().partition(";")
         name = rest.partition(";")[2] or attempt.job_name
@@ -103,7 +103,7 @@ class Sweep:
         )
 
     def verdicts(self, watches: list[Watch], timeout: float = 90) -> dict[str, Verdict]:
-        """Wait until every watched attempt has a verdict; one command a look."""
+        """Wait until every watched attempt has a verdict, with one command per poll."""
         deadline = deadline_in(timeout)
         while True:
             found = parse_poll(watches, self.cluster.run(poll_script(watches)))
@@ -114,7 +114,7 @@ class Sweep:
             time.sleep(0.5)
 
     def submissions(self) -> dict[str, set[str]]:
-        """Return how often each point's script has run: point → ids in its log."""
+        """Return the runs of each point's script: point → ids in its log."""
         return {
             job.point: {line.split()[1] for line in self.log(job) if line.startswith("begin ")}
             for job in self.jobs
@@ -142,7 +142,7 @@ class Sweep:
 
 
 def test_one_array_for_many_points(cluster: SlurmCluster, tmp_path: Path) -> None:
-    """24 points, of which two fail and are submitted again, one is cancelled while it waits, one while it runs."""
+    """Of 24 points, two fail and are submitted again, one is cancelled while it waits, and one while it runs."""
     body = (
         "echo begin $AIRFLOW_MEGATRON_ARRAY_TASK point {{ number }}; "
         "case {{ number }} in 5|11) test -e {{ run_dir }}/again || { touch {{ run_dir }}/again; exit 3; } ;; "
@@ -193,7 +193,7 @@ def test_a_task_whose_script_is_killed_touches_no_other(cluster: SlurmCluster, t
 
 
 def test_more_points_than_an_array_may_have(cluster: SlurmCluster, tmp_path: Path) -> None:
-    """Slurm's MaxArraySize is 1001, which the profile does not know."""
+    """Slurm's MaxArraySize is 1001, which is not in the profile."""
     sweep = Sweep(cluster, tmp_path, 1002, 1, "true", more="options: [--begin=now+1hour]")
     sweep.profile = sweep.profile.model_copy(update={"limits": LimitsSection(max_array_size=5000)})
     assert len(sweep.submit()) == 1002
@@ -205,7 +205,7 @@ def test_more_points_than_an_array_may_have(cluster: SlurmCluster, tmp_path: Pat
 
 @pytest.mark.parametrize("seed", range(4))
 def test_submitter_killed_at_any_instant(cluster: SlurmCluster, tmp_path: Path, seed: int) -> None:
-    """The second call completes what the first began: one job for each point."""
+    """The second call completes the submission of the first: one job for each point."""
     chance = random.Random(seed)
     sweep = Sweep(cluster, tmp_path, 12, 6, "echo begin $SLURM_JOB_ID; sleep 0.5")
 

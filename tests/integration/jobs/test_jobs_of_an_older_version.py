@@ -1,4 +1,4 @@
-"""Jobs that commit 7332a23 has submitted are recognised, followed and finished; none is submitted twice."""
+"""Jobs that commit 7332a23 submitted are recognised, watched and finished; none is submitted twice."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def recording(cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def in_slurm(recording: Recording, cluster: SlurmCluster, job: Job) -> str:
-    """Put the script that was submitted then into the queue, as the attempt's recorded job; return its id."""
+    """Queue the recorded script as the attempt's recorded job; return its id."""
     attempt = attempt_of(job, 1)
     directory = Path(attempt.directory)
-    shutil.rmtree(directory / "run")  # the job itself makes it
+    shutil.rmtree(directory / "run")  # the job creates it
     words = ("--parsable", f"--job-name={attempt.job_name}", str(directory / "job.sbatch"))
     job_id = cluster.slurm("sbatch", *words)
     (directory / "jobid").write_text(f"{job_id}\n")
@@ -62,7 +62,7 @@ def test_a_deferred_task_continues(recording: Recording, cluster: SlurmCluster) 
     trigger = import_string(row["trigger"]["classpath"])(
         **{**stored, "job_id": job_id, "job_name": name, "poll_interval": 1.0, "carry": {"handle": handle}}
     )
-    # a worker that died while it submitted takes up what there is
+    # after a worker died during the submission, the next try takes the submitted job over
     again = SlurmSubmitOperator(task_id="submit", job=planned)
     store = Store({"attempt": {"number": 1, "fresh": False, "phase": "submitting"}})
     taken_up = again.execute({"ti": TaskInstance(), "task": again, "task_state_store": store})  # type: ignore[typeddict-item]
@@ -76,7 +76,7 @@ def test_a_deferred_task_continues(recording: Recording, cluster: SlurmCluster) 
 
 
 def test_a_failed_attempt_is_followed_by_the_next(recording: Recording, cluster: SlurmCluster) -> None:
-    """It was in backoff; the files that its first attempt has left let the second one succeed."""
+    """The task was in its backoff; files of the first attempt let the second one succeed."""
     row = recording.task("carried.point", "fails", "work.watch")
     planned = recording.xcom("carried.point", "fails", "resolve", "work")
     task = SlurmWatchOperator(task_id="watch", job=planned, handle=None, poll_interval=1.0)

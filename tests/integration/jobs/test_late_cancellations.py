@@ -1,4 +1,4 @@
-"""Jobs whose tasks are killed while the login is refused: cancelled once when it works again, or not at all."""
+"""Jobs whose tasks are killed while logins are refused: cancelled once when logins work again, or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 
 class Site:
-    """A login node of the cluster whose logins can be refused, and jobs that run until a file is there."""
+    """A login node that can refuse logins, and jobs that run until a file exists."""
 
     def __init__(self, cluster: SlurmCluster, place: Path) -> None:
         self.cluster, self.place = cluster, place
@@ -90,7 +90,7 @@ async def eventually(condition: Callable[[], Any]) -> None:
 
 
 async def watched(trigger: SlurmJobTrigger, then: Awaitable[None]) -> None:
-    """Run a trigger until something else has ended."""
+    """Run a trigger until another coroutine has ended."""
 
     async def follow() -> None:
         async for _ in trigger.wait():
@@ -105,7 +105,7 @@ async def watched(trigger: SlurmJobTrigger, then: Awaitable[None]) -> None:
 
 
 def killed_while_refused(site: Site, trigger: SlurmJobTrigger) -> None:
-    """Kill a trigger, as when its task is marked, in a triggerer that ends then."""
+    """Kill a trigger, as when its task is marked, in a triggerer that then ends."""
 
     async def kill() -> None:
         await eventually(lambda: trigger.poller.stats.ticks > 1)

@@ -1,4 +1,4 @@
-"""Trainings on two nodes, in stand-ins of each container runtime: what each process finds in its environment."""
+"""Trainings on two nodes, in stand-ins of each container runtime: the environment of each process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from example_specs import MODEL
 from patience import deadline_in
 from stand_in_runtimes import write_stand_ins
 
@@ -71,6 +72,7 @@ def planned(folder: Path, runtime: str, launcher: str, programs: Path) -> tuple[
         "name": "x",
         "point": "p",
         "slurm": {"nodes": NODES, "gpus_per_node": PER_NODE, "time": "5m", "mem": "100M"},
+        "megatron": {**MODEL, "save_interval": 10},
         "stages": {"pretrain": {"kind": "train", "megatron": {"train_iters": 10}}},
     }
     cluster = ClusterProfile.model_validate(profile)
@@ -80,7 +82,7 @@ def planned(folder: Path, runtime: str, launcher: str, programs: Path) -> tuple[
 
 @pytest.fixture(scope="module")
 def seen(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """Run all trainings beside each other; return the environments of the processes by runtime and launcher."""
+    """Run all trainings concurrently; return the environments of the processes by runtime and launcher."""
     place = tmp_path_factory.mktemp("boxes")
     programs = write_stand_ins(place / "programs")
     logs, running = {}, []
@@ -135,7 +137,7 @@ def test_each_process_finds_its_rank_the_address_and_its_devices(launch: tuple[s
 @pytest.mark.integration
 @pytest.mark.skipif(not ADDRESS, reason="the machine has no address but that of its loopback interface")
 def test_processes_meet_at_the_addresses_of_the_profile(seen: Seen) -> None:
-    """Torchrun takes neither address for the node's own, and must be told which node hosts the rendezvous."""
+    """Torchrun does not recognise the addresses as those of the node, so it needs an option for the rendezvous host."""
     assert {env["MASTER_ADDR"] for env in seen["docker", "torchrun"]} == {ADDRESS}
     assert {env["MASTER_ADDR"] for env in seen["podman-hpc", "srun"]} == {f"{socket.gethostname()}.fast"}
 

@@ -1,4 +1,4 @@
-"""A second cluster beside the one that may be up, from nothing to nothing."""
+"""A second cluster beside the tests' cluster, from its creation to its removal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SecondCluster:
         return self.ssh(f"sacct -X -n -P -j {job} -o state")
 
     def processes(self) -> list[str]:
-        """Return every living process that names this cluster, found without the program's own search."""
+        """Return every process that refers to this cluster, without the search of the tested program."""
         found = []
         for entry in Path("/proc").iterdir():
             try:
@@ -79,7 +79,7 @@ class SecondCluster:
 
 @pytest.fixture(scope="module")
 def table_of_another_server() -> Iterator[Path]:
-    """A temporary table as another MariaDB on this machine has them."""
+    """A temporary table like those of another MariaDB on this machine."""
     descriptor, name = tempfile.mkstemp(prefix="#sql-temptable-", suffix=".MAI", dir="/tmp")
     os.close(descriptor)
     yield Path(name)
@@ -145,7 +145,7 @@ def test_a_job_that_takes_over_no_environment_has_a_path(cluster: SecondCluster)
 
 
 def test_nothing_listens_where_others_reach_it(cluster: SecondCluster) -> None:
-    """Where the host's name means a loopback address, as in /etc/hosts of Debian."""
+    """This holds if the host's name has a loopback address, as in Debian's /etc/hosts."""
     named = socket.gethostbyname(socket.gethostname())
     if not named.startswith("127."):
         pytest.skip(f"this host's name means {named}")
@@ -168,7 +168,7 @@ def test_an_unknown_account_is_refused(cluster: SecondCluster) -> None:
     assert "Invalid account" in refusal.value.stderr
 
 
-def test_cancelling_ends_what_ran_away_from_the_job(cluster: SecondCluster) -> None:
+def test_cancelling_ends_detached_processes_of_the_job(cluster: SecondCluster) -> None:
     marker = "86419"
     script = f"srun sh -c '(setsid sleep {marker} &); trap \"\" TERM; sleep {marker}; sleep {marker}'"
     job = cluster.submit(script, "-o", "/dev/null")
@@ -182,7 +182,7 @@ def test_cancelling_ends_what_ran_away_from_the_job(cluster: SecondCluster) -> N
     assert wait_for(count, "0", 20) == "0"
 
 
-def test_a_wrong_host_key_is_noticed(cluster: SecondCluster, tmp_path: Path) -> None:
+def test_a_wrong_host_key_is_refused(cluster: SecondCluster, tmp_path: Path) -> None:
     server = cluster.description["ssh"]
     known = tmp_path / "known_hosts"
     wrong = (cluster.place / "ssh" / "user_key.pub").read_text()

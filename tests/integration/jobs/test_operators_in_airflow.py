@@ -1,11 +1,10 @@
-"""Operators of somebody's own DAGs in a running Airflow: marked, cleared and killed, and scheduled on a sweep."""
+"""Operators in DAGs of users in a running Airflow: marked, cleared and killed, and scheduled on a sweep."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from patience import wait_until
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 
 def job_begun(site: SweepSite, airflow: SiteAirflow, dag_id: str, run_id: str, task: str = "work") -> Path:
-    """Start a run and wait until the job of a task has begun; return the job's directory."""
+    """Start a run and wait until the job of a task has started; return the job's directory."""
     airflow.wait_for_dag(dag_id)
     airflow.trigger(dag_id, run_id=run_id)
     directory = site.runs / "jobs" / dag_id / run_id / task
@@ -32,7 +31,7 @@ def in_state(airflow: SiteAirflow, dag_id: str, run_id: str, task: str, state: s
 
 
 def followed(airflow: SiteAirflow, dag_id: str, run_id: str, task: str) -> Callable[[], bool]:
-    """Return whether a trigger follows a task's job: one that has not begun to cannot cancel it."""
+    """Return whether a trigger watches a task's job; before that it cannot cancel the job."""
     return lambda: "is RUNNING" in airflow.task_log(dag_id, run_id, task)
 
 
@@ -71,7 +70,7 @@ def test_marked_and_cleared_while_deferred(site: SweepSite, airflow: SiteAirflow
 def test_killed_marked_and_cleared_in_a_worker(site: SweepSite, airflow: SiteAirflow) -> None:
     dag_id = "own_in_worker"
     killed = job_begun(site, airflow, dag_id, "k")
-    worker_of(site).kill()
+    site.connected_task().kill()
     wait_until(lambda: airflow.try_number(dag_id, "k", "work") == 2, 120, "the second try")
     (killed / "go").touch()
     assert airflow.ended(dag_id, "k") == "success"
@@ -87,16 +86,7 @@ def test_killed_marked_and_cleared_in_a_worker(site: SweepSite, airflow: SiteAir
     (cleared / "go").touch()
     assert airflow.ended(dag_id, "c") == "success"
     assert airflow.xcom(dag_id, "c", "work")["attempt"] == 2
-    assert site.queued(f"{dag_id}.") == []
-
-
-def worker_of(site: SweepSite) -> psutil.Process:
-    """Return the only process of a task that has a connection to the cluster."""
-    port = site.cluster.description["ssh"]["port"]
-    found = {each.pid for each in psutil.net_connections("tcp4") if each.raddr and each.raddr.port == port}
-    processes = [psutil.Process(pid) for pid in found if pid]
-    (worker,) = [each for each in processes if "triggerer" not in " ".join(each.cmdline())]
-    return worker
+    wait_until(lambda: site.queued(f"{dag_id}.") == [], 60, "no job to be left in the queue")
 
 
 def test_a_sensor_takes_its_job_with_it(site: SweepSite, airflow: SiteAirflow) -> None:

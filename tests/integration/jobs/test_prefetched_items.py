@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.trainer]
 SPEC = """\
 name: offline
 point: only
-slurm: {{time: 2m, gpus_per_node: 0}}
+slurm: {{time: 10m, gpus_per_node: 0}}
 stages:
   fetch: {{kind: prefetch, scope: sweep, params: {{where: login, urls: ["{address}/words.txt"]}}}}
   read:
@@ -65,7 +65,7 @@ def test_jobs_read_what_the_login_node_fetched(
         (tmp_path / "served" / "words.txt").write_text("some words\n")
         assert fetch.run()["outcome"] == "finished"
     log = tmp_path / fetch.job.log_file(1)
-    assert "file words.txt: in place" in log.read_text()  # the job itself had nothing to fetch
+    assert "file words.txt: in place" in log.read_text()  # the job had nothing to fetch
 
     read = DrivenJob(spec, "offline.only.read")
     assert read.run()["outcome"] == "finished"
@@ -73,6 +73,6 @@ def test_jobs_read_what_the_login_node_fetched(
 
     (words,) = tmp_path.rglob(".prefetched/files/words.txt")
     words.unlink()
-    told = "what was to be fetched for a job without internet is not there: .*1 of 1 items are not in .*words.txt"
-    with pytest.raises(AirflowFailException, match=told):
+    message = "what was to be fetched for a job without internet is not there: .*1 of 1 items are not in .*words.txt"
+    with pytest.raises(AirflowFailException, match=message):
         DrivenJob(spec, "offline.only.again").run()

@@ -1,4 +1,4 @@
-"""Limits on the jobs in the queue: the project's own, and those of a real Slurm."""
+"""Limits on queued jobs: those of the project, and those of a real Slurm."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ CALLERS = 50
 LIMIT = QueueLimit(6, "crowd.")
 
 
-def ask(cluster: SlurmCluster, request: SubmissionRequest) -> SubmissionOutcome:
-    """Submit once, as often as sshd turns the connection away (it takes ten at a time)."""
+def call_submission(cluster: SlurmCluster, request: SubmissionRequest) -> SubmissionOutcome:
+    """Submit once; repeat if sshd refuses the connection (it accepts ten at a time)."""
     deadline = deadline_in(120)
     while True:
         try:
@@ -73,7 +73,7 @@ def test_fifty_callers_at_once_never_exceed_the_limit(cluster: SlurmCluster, tmp
     counting.start()
     try:
         with concurrent.futures.ThreadPoolExecutor(CALLERS) as pool:
-            outcomes = list(pool.map(lambda request: ask(cluster, request), requests))
+            outcomes = list(pool.map(lambda request: call_submission(cluster, request), requests))
         statuses = [outcome.status for outcome in outcomes]
         assert statuses.count("submitted") + statuses.count("recorded") == LIMIT.jobs
         assert {outcome.waits_for for outcome in outcomes if outcome.status == "deferred"} == {"room"}
@@ -83,7 +83,7 @@ def test_fifty_callers_at_once_never_exceed_the_limit(cluster: SlurmCluster, tmp
             one for one, outcome in zip(requests, outcomes, strict=True) if outcome.status == "deferred"
         ]
         deadline = deadline_in(30)
-        while ask(cluster, waiting[0]).job_id is None:
+        while call_submission(cluster, waiting[0]).job_id is None:
             assert time.monotonic() < deadline
     finally:
         over.set()
@@ -96,30 +96,30 @@ def test_fifty_callers_at_once_never_exceed_the_limit(cluster: SlurmCluster, tmp
 
 @pytest.fixture(scope="module")
 def narrow(cluster: SlurmCluster) -> None:
-    """Two QOSs: one takes a single job of a user, the other refuses jobs of more than one node."""
+    """Two QOSs: one accepts a single job of a user, the other refuses jobs with more than one node."""
     for name, limits in (
         ("single", ("MaxSubmitJobsPerUser=1",)),
         ("small", ("MaxNodesPerUser=1", "Flags=DenyOnLimit")),
     ):
         cluster.slurm("sacctmgr", "-i", "add", "qos", name, "set", *limits)
         cluster.slurm("sacctmgr", "-i", "modify", "user", "root", "set", f"qos+={name}")
-    # slurmdbd notifies slurmctld a moment later, of one change after another
+    # slurmdbd notifies slurmctld of the changes one by one, after a short time
     cluster.slurm("sacctmgr", "-i", "add", "qos", "last")
     wait_until(lambda: "QOS=last(" in controller("qos", cluster), 60, "slurmctld to know the QOSs")
 
 
 def controller(what: str, cluster: SlurmCluster) -> str:
-    """Return what slurmctld knows of accounting's limits."""
+    """Return the accounting limits that slurmctld has."""
     return cluster.slurm("scontrol", "show", "assoc_mgr", f"flags={what}")
 
 
-def test_a_full_qos_means_wait(cluster: SlurmCluster, tmp_path: Path, narrow: None) -> None:
+def test_a_full_qos_defers_the_submission(cluster: SlurmCluster, tmp_path: Path, narrow: None) -> None:
     first, second = (
         cluster.request(tmp_path, name, "sleep 300", sbatch_options=("--qos=single",))
         for name in ("only", "next")
     )
-    job_id = ask(cluster, first).job_id
-    outcome = ask(cluster, second)
+    job_id = call_submission(cluster, first).job_id
+    outcome = call_submission(cluster, second)
     assert (outcome.status, outcome.waits_for) == ("deferred", "limit")
     assert outcome.queued is not None
     assert outcome.queued >= 1
@@ -136,7 +136,7 @@ def test_a_full_qos_means_wait(cluster: SlurmCluster, tmp_path: Path, narrow: No
         ("account", "GrpSubmitJobs", "AssocGrpSubmitJobsLimit"),
     ],
 )
-def test_a_full_association_means_wait(
+def test_a_full_association_defers_the_submission(
     cluster: SlurmCluster, tmp_path: Path, entity: str, limit: str, reason: str
 ) -> None:
     request = cluster.request(tmp_path, reason)
@@ -144,7 +144,7 @@ def test_a_full_association_means_wait(
     cluster.slurm("sacctmgr", "-i", "modify", *whose, "set", f"{limit}=0")
     try:
         wait_until(lambda: f"{limit}=0" in controller("assoc", cluster), 60, "slurmctld to know the limit")
-        outcome = ask(cluster, request)
+        outcome = call_submission(cluster, request)
     finally:
         cluster.slurm("sacctmgr", "-i", "modify", *whose, "set", f"{limit}=-1")
     assert (outcome.status, outcome.waits_for) == ("deferred", "limit")
@@ -164,7 +164,7 @@ def test_a_full_association_means_wait(
         (("--exclude=nowhere",), "node name", "slurm.exclude"),
     ],
 )
-def test_what_can_never_run_is_refused_with_a_hint(
+def test_a_job_that_can_never_run_is_refused_with_a_hint(
     cluster: SlurmCluster, tmp_path: Path, narrow: None, options: tuple[str, ...], text: str, key: str
 ) -> None:
     outcome = cluster.submit(cluster.request(tmp_path, "never", sbatch_options=options))

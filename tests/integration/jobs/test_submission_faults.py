@@ -1,4 +1,4 @@
-"""One submission per attempt although the connection, the daemons or the disk fail in the middle of it."""
+"""One submission per attempt, even if the connection, the daemons or the disk fail during it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import pytest
 from patience import deadline_in, patient, wait_until
 
 from airflow_megatron.slurm.remote.profile import SlurmCommands
-from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.submission.single_job import (
     SubmissionOutcome,
     SubmissionRequest,
@@ -36,7 +35,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def sbatch_that(tmp_path: Path) -> Callable[[str], SlurmCommands]:
-    """Return a function that puts a script in sbatch's place; in it ``$sbatch`` is the real one."""
+    """Return a function that replaces sbatch with a script, in which ``$sbatch`` is the real program."""
 
     def make(script: str) -> SlurmCommands:
         folder = tmp_path / "slurm_bin"
@@ -51,10 +50,10 @@ def sbatch_that(tmp_path: Path) -> Callable[[str], SlurmCommands]:
     return make
 
 
-def ask(
-    cluster: SlurmCluster, request: SubmissionRequest, commands: SlurmCommands, timeout: float = 60
+def call_submission(
+    cluster: SlurmCluster, request: SubmissionRequest, commands: SlurmCommands
 ) -> SubmissionOutcome:
-    return parse_submission(cluster.run(submission_script(request, commands), timeout))
+    return parse_submission(cluster.run(submission_script(request, commands)))
 
 
 def daemons(cluster: SlurmCluster, name: str) -> list[psutil.Process]:
@@ -78,7 +77,7 @@ def test_server_side_of_the_connection_killed(cluster: SlurmCluster, tmp_path: P
         time.sleep(0.005)
     time.sleep(chance.uniform(0.05, 0.3))
     for one in sessions:
-        with suppress(psutil.NoSuchProcess):  # on a quick machine the script may have answered
+        with suppress(psutil.NoSuchProcess):  # on a fast machine the script may have returned
             one.kill()
     process.communicate()
     outcome = cluster.submit_patiently(replace(request, claim_token="last"))
@@ -88,13 +87,16 @@ def test_server_side_of_the_connection_killed(cluster: SlurmCluster, tmp_path: P
 def test_sbatch_answers_after_the_caller_gave_up(
     cluster: SlurmCluster, tmp_path: Path, sbatch_that: Callable[[str], SlurmCommands]
 ) -> None:
-    commands = sbatch_that('sleep 3; "$sbatch" "$@"; status=$?; sleep 1; exit $status')
+    commands = sbatch_that('touch "$0.called"; until [ -e "$0.go" ]; do sleep 0.1; done; exec "$sbatch" "$@"')
     request = cluster.request(tmp_path, "patience", busy_wait_s=0)
-    with pytest.raises(TransportError, match="time-out"):
-        ask(cluster, request, commands, timeout=1.5)
-    assert ask(cluster, request, commands).status == "pending"
+    process = cluster.start(submission_script(request, commands))
+    wait_until((tmp_path / "slurm_bin" / "sbatch.called").exists, 60, "the call of sbatch")
+    process.kill()
+    process.communicate()
+    assert call_submission(cluster, request, commands).status == "pending"
+    (tmp_path / "slurm_bin" / "sbatch.go").touch()
     deadline = deadline_in(30)
-    while (outcome := ask(cluster, request, commands)).job_id is None:
+    while (outcome := call_submission(cluster, request, commands)).job_id is None:
         assert time.monotonic() < deadline, outcome
         time.sleep(0.3)
     assert outcome.status == "recorded"
@@ -111,7 +113,7 @@ def test_controller_restarts_under_submissions(cluster: SlurmCluster, tmp_path: 
     with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
         submitted = [pool.submit(submit, number) for number in range(len(requests))]
         time.sleep(0.8)
-        # told to stop, it saves its state first; what a killed one had just accepted may be forgotten
+        # with SIGTERM it saves its state first; after SIGKILL it may forget a job that it has just accepted
         (controller,) = daemons(cluster, "slurmctld")
         controller.terminate()
         controller.wait(patient(30))
@@ -121,7 +123,7 @@ def test_controller_restarts_under_submissions(cluster: SlurmCluster, tmp_path: 
     assert found == [{job_id} for job_id in ids]
 
 
-def test_without_accounting_a_job_is_adopted_and_a_doubt_waits(
+def test_without_accounting_a_job_is_adopted_and_an_unknown_outcome_waits(
     cluster: SlurmCluster, tmp_path: Path, sbatch_that: Callable[[str], SlurmCommands]
 ) -> None:
     dies = sbatch_that('[ -e "$0.submits" ] && "$sbatch" "$@" >/dev/null; kill -9 $$')
@@ -133,9 +135,9 @@ def test_without_accounting_a_job_is_adopted_and_a_doubt_waits(
     cluster.control("kill", "slurmdbd")
     try:
         submits.touch()
-        assert ask(cluster, accepted, dies).status == "adopted"
+        assert call_submission(cluster, accepted, dies).status == "adopted"
         submits.unlink()
-        assert ask(cluster, lost, dies).status == "pending"
+        assert call_submission(cluster, lost, dies).status == "pending"
         time.sleep(2)
         doubt = cluster.submit(lost)
         assert doubt.status == "pending"
@@ -145,7 +147,7 @@ def test_without_accounting_a_job_is_adopted_and_a_doubt_waits(
     outcome = cluster.submit_patiently(lost)
     assert outcome.status == "submitted"
     assert cluster.jobs_named(lost.attempt.job_name) == {outcome.job_id}
-    # accounting hears of it when slurmctld has reached slurmdbd again
+    # accounting gets the record when slurmctld is connected to slurmdbd again
     name = accepted.attempt.job_name
     wait_until(
         lambda: cluster.slurm("sacct", "-X", "-n", "--name", name), 60, "the adopted job in accounting"
@@ -155,7 +157,7 @@ def test_without_accounting_a_job_is_adopted_and_a_doubt_waits(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB, which only root can make."""
+    """A file system of 256 KiB, which only root can create."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(disk)], check=True)
@@ -172,7 +174,7 @@ def test_full_disk(
     sbatch_that: Callable[[str], SlurmCommands],
     when: str,
 ) -> None:
-    """Nothing is submitted onto a full disk; of a job that was, the id is found although it could not be written."""
+    """Nothing is submitted on a full disk; the id of a submitted job is found although it could not be written."""
     filler = small_disk / "filler"
     fill = f"cat /dev/zero >{filler} 2>/dev/null"
     request = cluster.request(small_disk / "run", f"full_{when.split()[0]}")
@@ -183,7 +185,7 @@ def test_full_disk(
         assert "No space left on device" in outcome.message
         assert cluster.jobs_named(request.attempt.job_name) == set()
     else:
-        outcome = ask(cluster, request, sbatch_that(f'{fill}; exec "$sbatch" "$@"'))
+        outcome = call_submission(cluster, request, sbatch_that(f'{fill}; exec "$sbatch" "$@"'))
         assert outcome.status == "adopted"
         assert any("could not be recorded" in warning for warning in outcome.warnings)
     filler.unlink()

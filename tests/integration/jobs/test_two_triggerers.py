@@ -1,4 +1,4 @@
-"""Two triggerers at once, one with each transport, on the same jobs."""
+"""Two triggerers with different transports watch the same jobs at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERVAL_S = 1.0
 
 
 def triggerer(connection: dict[str, Any], jobs: list[dict[str, Any]]) -> tuple[list[str], int, int]:
-    """Follow each of *jobs* twice; return the outcomes, and the poller's ticks and commands."""
+    """Watch each of *jobs* twice; return the outcomes, and the poller's ticks and commands."""
     os.environ["AIRFLOW_CONN_SITE"] = json.dumps(connection)
     from airflow_megatron.task_runtime.cluster_poller import shared_poller
     from airflow_megatron.triggers.slurm_job import SlurmJobTrigger

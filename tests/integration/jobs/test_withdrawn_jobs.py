@@ -1,4 +1,4 @@
-"""Jobs that nobody waits for any more: withdrawn when a run ends, replaced when a wait is cleared."""
+"""Jobs without a waiting task: cancelled when their run ends, replaced when the waiting task is cleared."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from airflow_megatron.operators.slurm_submit import job_attempts
 from airflow_megatron.operators.slurm_watch import WAITED_FOR, SlurmWatchOperator
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.attempts import JobAttempts, next_attempt
+from airflow_megatron.supervision.job_event import JobEvent
+from airflow_megatron.supervision.job_reference import JobHandle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +43,7 @@ stages:
 
 
 class Store(dict[str, Any]):
-    """Stands where a task's state store stands."""
+    """A stub of a task's state store."""
 
     def set(self, key: str, value: Any) -> None:
         self[key] = value
@@ -48,7 +51,7 @@ class Store(dict[str, Any]):
 
 @pytest.fixture
 def jobs(cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, JobAttempts]:
-    """The jobs of a point, reached through the hook."""
+    """The jobs of a point, accessed through the hook."""
     server = cluster.description["ssh"]
     extra = {"key_file": server["key_file"], "host_key": server["host_key"]}
     uri = {"conn_type": "ssh", "host": server["host"], "port": server["port"], "login": server["user"]}
@@ -59,7 +62,7 @@ def jobs(cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def state(cluster: SlurmCluster, job_id: str | None, wanted: str) -> str:
-    """Return the state of a job, once it is the wanted one or has had time to be."""
+    """Return the state of a job; wait some time for the expected state."""
     deadline = deadline_in(60)
     while True:
         found = cluster.slurm("squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T")
@@ -90,10 +93,12 @@ def test_a_wait_that_is_cleared_replaces_its_job(cluster: SlurmCluster, jobs: di
     task = SlurmWatchOperator(task_id="watch", job=attempts.job.to_json(), handle=handle)
     store = Store()
 
-    def follow(*, try_number: int, max_tries: int) -> dict[str, Any]:
+    def follow(*, try_number: int, max_tries: int, event: JobEvent | None = None) -> dict[str, Any]:
         instance = SimpleNamespace(dag_id="sweep", run_id="one", try_number=try_number, max_tries=max_tries)
         context: Any = {"ti": instance, "task": task, "task_state_store": store}
         step, arguments = task.execute, {}
+        if event is not None:
+            step, arguments = task.execute_complete, {"event": event.to_json()}
         while True:
             with pytest.raises(TaskDeferred) as caught:
                 step(context, **arguments)
@@ -101,17 +106,22 @@ def test_a_wait_that_is_cleared_replaces_its_job(cluster: SlurmCluster, jobs: di
             followed = dict(deferred.trigger.serialize()[1])
             if "job_id" in followed:
                 return followed
-            # the cancelled job has not ended yet: the next attempt waits for that
+            # the cancelled job has not ended yet, so the next attempt waits
             step = getattr(task, deferred.method_name)
             arguments = {"event": asyncio.run(first_event(deferred.trigger))}
 
     assert follow(try_number=1, max_tries=0)["job_id"] == first
     assert store == {WAITED_FOR: 1}
-    # Airflow's own further try of a task whose worker died goes on waiting
+    # if the worker died, Airflow's next try of the task continues to wait
     assert follow(try_number=2, max_tries=2)["job_id"] == first
     second = follow(try_number=2, max_tries=1)["job_id"]
     assert second != first
     assert state(cluster, first, "CANCELLED") == "CANCELLED"
+    # the end of another job, which reaches this task by mistake, is no second clearing
+    other = JobEvent(
+        Verdict(Outcome.FAILED, "exit code 1"), seen=(), watched=JobHandle("other.p.work", 1, "7")
+    )
+    assert follow(try_number=2, max_tries=1, event=other)["job_id"] == second
     assert attempts.state().latest_attempt == 2
     attempts.withdraw()
     assert state(cluster, second, "CANCELLED") == "CANCELLED"

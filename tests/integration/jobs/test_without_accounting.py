@@ -1,4 +1,4 @@
-"""A real Slurm whose sacct is absent or whose slurmdbd is down: squeue, scontrol and exit.json are what there is."""
+"""A real Slurm without sacct or with slurmdbd down: verdicts use only squeue, scontrol and exit.json."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def verdict_of(cluster: SlurmCluster, watch: Watch, commands: SlurmCommands) -> 
 def test_exit_code_comes_from_the_controller(
     cluster: SlurmCluster, tmp_path: Path, without_sacct: SlurmCommands
 ) -> None:
-    """The script is killed before it can write exit.json, in a folder whose name looks like a field."""
+    """The script is killed before it writes exit.json, in a folder whose name looks like a field."""
     request = cluster.request(tmp_path / "JobState=RUNNING", "killed", "kill -9 $$")
     job_id = cluster.submit(request).job_id
     watch = Watch("x", job_id, request.attempt.job_name, request.attempt.directory)
@@ -71,7 +71,7 @@ def test_array(cluster: SlurmCluster, without_sacct: SlurmCommands) -> None:
 
 
 def test_requeued_job_is_one_job(cluster: SlurmCluster, without_sacct: SlurmCommands) -> None:
-    """Pending again under the same id is not an end, whatever its last run was."""
+    """A job that is pending again with the same id has not ended, regardless of its last run."""
     body = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 6; sleep 600'
     job_id = cluster.slurm(
         "sbatch", "--parsable", "--requeue", "--mem=100", "-o", "/dev/null", "--wrap", body
@@ -90,7 +90,7 @@ def test_requeued_job_is_one_job(cluster: SlurmCluster, without_sacct: SlurmComm
 def test_a_name_with_line_breaks_does_not_change_the_state_of_another_job(
     cluster: SlurmCluster, without_sacct: SlurmCommands
 ) -> None:
-    """Slurm takes such names, and prints them as they are: the second line looks like the other job's row."""
+    """Slurm accepts such names and prints them unchanged, so the second line looks like the row of the other job."""
     victim = cluster.slurm(
         "sbatch", "--parsable", "--mem=100", "-J", "victim", "-o", "/dev/null", "--wrap", "sleep 600"
     )

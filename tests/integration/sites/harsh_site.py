@@ -1,7 +1,7 @@
-"""A site with all that real sites take away: accounting, internet on nodes, room for files, fast logins and queues.
+"""A site with the restrictions of real sites: no accounting, no internet on nodes, few files, slow logins and queues.
 
-It is a login node of its own in front of the tests' cluster. Its Slurm commands, first on the ``PATH`` there, hide each
-job for some seconds, and have no accounting. Jobs run in a container without a network, as a stand-in starts it.
+It is a separate login node of the tests' cluster. Its Slurm commands, which are first on its ``PATH``, hide each job
+for some seconds and have no accounting. A stand-in for a container runtime starts jobs without a network.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ shift
 class HarshSite:
     """The site; a context manager.
 
-    :param place: a folder for all of it
+    :param place: folder for its files
     """
 
     def __init__(self, place: Path, cluster: SlurmCluster) -> None:
@@ -86,7 +86,7 @@ class HarshSite:
         self.server = SshServer(
             self.place / "sshd",
             key,
-            # further connections are dropped while one is about to log in
+            # drop further connections during a login
             MaxStartups="1:100:1",
             SetEnv=f"HOME={self.place / 'sshd' / 'home'} SLURM_CONF={self.cluster.description['slurm_conf']}",
         )

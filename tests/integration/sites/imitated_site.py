@@ -1,6 +1,6 @@
-"""A local cluster that bites as a site does: Slurm and sshd are configured from the rules of the site's profile.
+"""A local cluster with the limits of a site: the rules of the site's profile configure Slurm and sshd.
 
-The rules give what a site refuses; ``imitations.yaml`` adds what no rule holds (features of nodes, login limits).
+The rules define the limits; ``imitations.yaml`` adds properties without a rule (features of nodes, login limits).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REQUESTS: Final = {
 
 
 def description(cluster: ClusterProfile) -> dict[str, Any]:
-    """Return what ``cluster up --imitate`` reads for the site of a profile."""
+    """Return the description of a profile's site for ``cluster up --imitate``."""
     additions: dict[str, Any] = yaml.safe_load(_ADDITIONS.read_text()).get(cluster.name, {})
     rules = cluster.rules
     named = [
@@ -76,12 +76,12 @@ def description(cluster: ClusterProfile) -> dict[str, Any]:
 
 
 def has_internet(cluster: ClusterProfile) -> bool:
-    """Return whether the site's nodes have internet: a profile for others takes Hugging Face's hub offline."""
+    """Return whether the site's nodes have internet; otherwise its profile sets Hugging Face's offline mode."""
     return not cluster.env.get("HF_HUB_OFFLINE")
 
 
 def container_words(cluster: ClusterProfile) -> str:
-    """Return the words with which a stand-in for a container runtime starts a command: as the nodes of the site do."""
+    """Return the command prefix of a stand-in for a container runtime, with the network access of the site's nodes."""
     return "exec" if has_internet(cluster) else WITHOUT_NETWORK
 
 
@@ -92,20 +92,20 @@ def write_description(cluster: ClusterProfile, folder: Path) -> Path:
 
 
 def described_size(cluster: ClusterProfile) -> list[str]:
-    """Return the options of ``cluster up`` for two nodes of the site, with room for every request of its profile."""
+    """Return the options of ``cluster up`` for two nodes that are large enough for the requests of the profile."""
     most = max((one.gpus_per_node or 0 for one in cluster.partitions.values()), default=0)
     gpus = most or cluster.slurm.gpus_per_node or 1
     return ["--nodes", "2", "--gpus-per-node", str(gpus), "--cpus-per-node", "288"]
 
 
 def is_of_partition(rule: SiteRuleSection) -> bool:
-    """Return whether slurm.conf can hold the rule: it limits time or nodes of all jobs of some partitions."""
+    """Return whether slurm.conf can express the rule: it limits time or nodes of all jobs in some partitions."""
     limits = rule.max_time or rule.min_nodes or rule.max_nodes
     return bool(rule.partitions and limits) and not (rule.qos or rule.from_nodes or rule.to_nodes)
 
 
 def queued_of_quality(rules: list[SiteRuleSection]) -> dict[str, int]:
-    """Return the limits on jobs in the queue: of qualities of service, and of the one that each such partition has."""
+    """Return the limits on queued jobs by quality of service, including those of partitions with such a limit."""
     return {
         name: rule.max_jobs
         for rule in rules
@@ -140,7 +140,7 @@ def _partition_options(name: str, rules: list[SiteRuleSection], *, default: bool
 
 
 def submission_filter(rules: list[SiteRuleSection]) -> str:
-    """Return job_submit.lua, which refuses what slurm.conf cannot."""
+    """Return job_submit.lua, which applies the rules that slurm.conf cannot express."""
     checks = [check for rule in rules if not rule.advice for check in _checks(rule)]
     return "\n".join(
         [
@@ -193,5 +193,5 @@ def _list(names: list[str]) -> str:
 
 
 def _text(value: str) -> str:
-    """Return a Lua string; JSON's escapes of plain ASCII are Lua's too."""
+    """Return a Lua string literal; JSON's escapes of plain ASCII are also valid in Lua."""
     return json.dumps(value.encode("ascii", "replace").decode())

@@ -16,7 +16,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from driven_job import DrivenJob
 from harsh_site import MOST_FILES, WINDOW_S, HarshSite
-from patience import wait_until
+from patience import patient, wait_until
 
 from airflow_megatron.cli.setup.cluster_check import OK, WARNING, check_cluster
 from airflow_megatron.operators import slurm_watch
@@ -41,7 +41,7 @@ SPEC = """\
 name: harsh
 cluster: harsh
 point: only
-slurm: {{time: 2m, gpus_per_node: 0}}
+slurm: {{time: 10m, gpus_per_node: 0}}
 restart: {{retryable: 0}}
 stages:
   fetch: {{kind: prefetch, scope: sweep, params: {{where: login, urls: ["{address}/words.txt"]}}}}
@@ -62,7 +62,7 @@ stages:
 
 @contextmanager
 def served(folder: Path) -> Iterator[int]:
-    """Serve a folder on the login node; yield the port."""
+    """Serve a folder on the login node and yield the port."""
     handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -112,7 +112,7 @@ def test_a_chain(
         for path in harsh.runs.rglob("file*[0-9]"):
             path.unlink()
         with pytest.raises(AirflowFailException, match="the file system is full"):
-            watching.result(120)
+            watching.result(patient(120))
     assert checked(capsys)["free"]["state"] == OK
 
     (words,) = harsh.runs.rglob(".prefetched/files/words.txt")
@@ -129,7 +129,7 @@ def checked(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
 
 
 def test_a_job_that_is_not_visible_yet_is_not_submitted_again(harsh: HarshSite) -> None:
-    """Slurm takes the job, its answer is lost, and the queue does not show the job for some seconds."""
+    """Slurm accepts the job, its output is lost, and the queue does not show the job for some seconds."""
     sbatch, calls = harsh.slurm / "sbatch", harsh.place / "calls"
     text = sbatch.read_text()
     lost = f"echo called >>{calls}\necho 'Socket timed out on send/recv operation' >&2\nexit 1\n"

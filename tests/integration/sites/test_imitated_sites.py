@@ -1,4 +1,4 @@
-"""Each site's imitation refuses what the site refuses; with the profile, ``lint`` refuses it before."""
+"""The imitation of each site applies the limits of the site, and ``lint`` reports violations before."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from imitated_site import container_words, described_size, has_internet, is_of_partition, write_description
+from patience import deadline_in
 from site_profiles import (
     VARIABLES,
     at_the_limit,
@@ -76,7 +77,7 @@ class ImitatedSite:
         self.start_s = time.monotonic() - began
 
     def equipped(self) -> ClusterProfile:
-        """Return the profile for jobs that run here: with stand-ins for its container runtime and its modules."""
+        """Return the profile for jobs on this machine, with stand-ins for its container runtime and its modules."""
         programs = self.folder / "programs"
         programs.mkdir()
         for name in ("apptainer", "singularity"):
@@ -86,9 +87,9 @@ class ImitatedSite:
         return self.profile.model_copy(update={"setup": setup, "modules": []})
 
     def hold(self, cluster: ClusterProfile, slurm: dict[str, Any], jobs: int = 1) -> str:
-        """Return sbatch's complaint about a rendered script; empty if Slurm takes it, and it is then cancelled.
+        """Return sbatch's error for a rendered script; empty if Slurm accepts the job, which is then cancelled.
 
-        :param jobs: how many jobs to submit, as an array
+        :param jobs: number of jobs to submit, as an array
         """
         script = job_script(planned(cluster, slurm).jobs[0], cluster, 1)
         array = "" if jobs == 1 else f"--array=1-{jobs} "
@@ -137,11 +138,11 @@ def test_slurm_refuses_what_each_rule_refuses_and_lint_does_before(imitated: Imi
         given, slurm = beyond(rule, site)
         errors, warnings = reported(given, slurm, jobs)
         assert rule.source in (warnings if only_warns(rule) else errors)
-        if rule.advice or rule.no_run_root or makes_jobs_wait(rule):  # Slurm refuses nothing
+        if rule.advice or rule.no_run_root or makes_jobs_wait(rule):  # Slurm accepts these
             continue
         assert imitated.hold(careless, at_the_limit(rule), jobs - 1 or 1) == "", rule.rule
         if rule.max_jobs is not None:
-            # submissions wait when Slurm answers with these names: slurm/submission/refusals.py
+            # submissions wait after errors with these names: slurm/submission/refusals.py
             complaint = imitated.hold(careless, slurm, jobs)
             assert re.search("QOSMaxSubmitJobPerUserLimit|AssocMaxSubmitJobLimit", complaint), rule.rule
         elif rule.whole_node_gpus is None:
@@ -170,7 +171,7 @@ def test_a_chain_runs_with_the_profile(imitated: ImitatedSite) -> None:
         )
         before.append(str(cluster.submit_patiently(request).job_id))
     assert len(before) == 2
-    deadline = time.monotonic() + 60
+    deadline = deadline_in(60)
     while (
         state := cluster.slurm("squeue", "-h", "-t", "all", "-j", before[-1], "-o", "%T %r")
     ) != "COMPLETED None":

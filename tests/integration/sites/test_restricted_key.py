@@ -1,4 +1,4 @@
-"""A key that sshd lets run only the package's programs, on a real Slurm and with a real sshd."""
+"""A key with which sshd runs only the package's programs, on a real Slurm with a real sshd."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RestrictedSite:
         self.runs.mkdir()
 
     def connect(self, key: Path, **extra: Any) -> None:
-        """Let Airflow use a key."""
+        """Make Airflow use a key."""
         connection = {
             "conn_type": "ssh",
             "host": "127.0.0.1",
@@ -79,7 +79,7 @@ def site(
 
 
 def restrict(site: RestrictedSite, call: Callable[..., Answer], *words: str) -> None:
-    """Install the programs with the unrestricted key, and use the restricted one from now on."""
+    """Install the programs with the unrestricted key, then use the restricted one."""
     site.connect(site.admin)
     answer = call("cluster", "restrict", "local", "--public-key", f"{site.key}.pub", *words)
     assert answer.status == 0, answer.stderr

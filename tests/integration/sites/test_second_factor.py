@@ -1,4 +1,4 @@
-"""A login node that asks for a one-time code: a person logs in, the package uses that connection and never asks."""
+"""A login node with one-time codes: a user logs in, and the package uses that connection without another login."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def code_at(seconds: float) -> str:
 
 
 class SecondFactorSite:
-    """An sshd that wants a key and then a code, which PAM checks, once each.
+    """An sshd that requires a key and then a code; PAM accepts each code once.
 
     :param place: folder for its files
     """
@@ -75,18 +75,18 @@ class SecondFactorSite:
         (place / "known_hosts").write_text(f"[127.0.0.1]:{self.server.port} {self.server.public_host_key}\n")
 
     def new_code(self) -> str:
-        """Return a code that was not used yet, after waiting for it if needed."""
+        """Return an unused code; wait for it if needed."""
         wait_until(lambda: code_at(time.time()) not in self.codes_used, STEP_S + 5, "the next code")
         code = code_at(time.time())
         self.codes_used.add(code)
         return code
 
     def log_in(self, command: str, code: str) -> subprocess.CompletedProcess[str]:
-        """Run the command that the message names, as a person does; the code is typed by SSH_ASKPASS."""
+        """Run the command in the message, as a user does; SSH_ASKPASS enters the code."""
         answer = self.place / "answer"
         answer.write_text(f"#!{sys.executable}\nprint({code!r})\n")
         answer.chmod(0o700)
-        configuration = self.place / "ssh_config"  # a person has these in ~/.ssh
+        configuration = self.place / "ssh_config"  # a user has these in ~/.ssh
         configuration.write_text(
             f"IdentityFile {self.key}\nUserKnownHostsFile {self.place}/known_hosts\nNumberOfPasswordPrompts 1\n"
         )
@@ -94,7 +94,7 @@ class SecondFactorSite:
         typed = {"SSH_ASKPASS": str(answer), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": "none"}
         environment = {**os.environ, **typed}
         environment.pop("SSH_AUTH_SOCK", None)
-        log = self.place / "login.log"  # not a pipe, which the connection in the background would keep open
+        log = self.place / "login.log"  # not a pipe, because the background connection would keep it open
         with log.open("w") as output:
             ended = subprocess.run(
                 [ssh, "-F", str(configuration), *words],
@@ -123,7 +123,7 @@ class SecondFactorSite:
 
     @property
     def attempts(self) -> int:
-        """Return how many logins were tried."""
+        """Return the number of login attempts."""
         text = self.server.log.read_text()
         return text.count("PAM: Authentication failure") + text.count("Accepted ")
 
@@ -152,7 +152,7 @@ def test_the_connection_of_a_person_with_a_code_is_used_and_waited_for(site: Sec
     assert "Permission denied" in wrong.stdout
     right = site.log_in(command, site.new_code())
     assert right.returncode == 0, right.stdout
-    asked = site.attempts
+    attempts_before = site.attempts
     for _ in range(3):
         assert site.hello() == "hello"
 
@@ -162,9 +162,9 @@ def test_the_connection_of_a_person_with_a_code_is_used_and_waited_for(site: Sec
         with pytest.raises(TransportError, match=re.escape(command)) as ended:
             site.hello()
         assert not ended.value.permanent, "tasks would fail instead of wait"
-    assert site.attempts == asked == 2, "a login without a person was tried"
+    assert site.attempts == attempts_before == 2, "a login without a person was tried"
     notices = (site.place / "local" / "notices" / "logins.jsonl").read_text().splitlines()
-    # at the first call, and after the connection that worked
+    # at the first call, and after the end of the connection
     assert [json.loads(line)["what"] for line in notices] == ["no login session"] * 2
 
     again = site.log_in(command, site.new_code())

@@ -1,4 +1,4 @@
-"""What a person sees when the cluster, or the way to it, is wrong; and that the next try works."""
+"""Messages about a misconfigured cluster or connection, and success after the correction."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Wrong:
-    """One thing that is wrong.
+    """One error in the configuration.
 
-    :param environment: makes it so.
-    :param message: what the task's log must say.
-    :param waits: the task goes on trying, so that a login node may come back.
-    :param runs: the job runs, and fails.
+    :param environment: environment variables that cause it.
+    :param message: text that the task's log must contain.
+    :param waits: the task keeps trying, because the login node may become available.
+    :param runs: the job runs and fails.
     """
 
     environment: dict[str, str]
@@ -42,13 +42,13 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a run with the wrong thing left, and the run after it was corrected."""
+    """The records of a run with the error, and of a run after the correction."""
 
     output: str
     status: int | None
     states: dict[str, list[str]]
-    mended_output: str
-    mended_status: int
+    corrected_output: str
+    corrected_status: int
 
 
 def wrong_things(site: SweepSite, folder: Path) -> dict[str, Wrong]:
@@ -95,7 +95,7 @@ def wrong_things(site: SweepSite, folder: Path) -> dict[str, Wrong]:
 
 
 def look(site: SweepSite, case: str, wrong: Wrong) -> Seen:
-    """Run a point with the wrong thing, then without."""
+    """Run a point with the error, then without it."""
     conf = {"point": case}
     status: int | None = None
     if wrong.waits:
@@ -113,8 +113,8 @@ def look(site: SweepSite, case: str, wrong: Wrong) -> Seen:
     if wrong.runs:
         site.expect_states(prefix, {f"{prefix}work.a1": ["FAILED"]})
     states = site.states(prefix)
-    mended_status, mended_output = site.run_dags_test("refused.point", conf)
-    return Seen(output, status, states, mended_output, mended_status)
+    corrected_status, corrected_output = site.run_dags_test("refused.point", conf)
+    return Seen(output, status, states, corrected_output, corrected_status)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def wrong(site: SweepSite, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 @pytest.fixture(scope="module")
 def seen(site: SweepSite, wrong: dict[str, Wrong]) -> dict[str, Seen]:
-    # the first run writes the DAGs into Airflow's database, which two cannot do at the same time
+    # the first run writes the DAGs to Airflow's database, which two runs cannot do at the same time
     first, *others = CASES
     found = {first: look(site, first, wrong[first])}
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -142,7 +142,7 @@ def test_one_clear_error_and_the_next_try_works(
     assert found.status == (None if wrong[case].waits else 1)
     failed = {f"refused.{case}.work.a1": ["FAILED"]} if wrong[case].runs else {}
     assert found.states == failed
-    assert found.mended_status == 0, found.mended_output[-4000:]
+    assert found.corrected_status == 0, found.corrected_output[-4000:]
     number = len(failed) + 1
     site.expect_states(f"refused.{case}.", {**failed, f"refused.{case}.work.a{number}": ["COMPLETED"]})
     assert (site.runs / "refused" / case / "work" / "times").read_text() == "x"

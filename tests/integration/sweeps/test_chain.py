@@ -27,7 +27,7 @@ VALIDATION = re.compile(r"validation loss at iteration \d+ on (\w+) set \| lm lo
 
 @pytest.fixture(scope="module")
 def finished(site: SweepSite, airflow: SiteAirflow) -> str:
-    """The run of the whole sweep, ended well."""
+    """The successful run of the whole sweep."""
     for dag_id in ("chain.point", "chain"):
         airflow.wait_for_dag(dag_id)
     run_id = airflow.trigger("chain")
@@ -145,13 +145,14 @@ def test_the_store_holds_the_lines_of_the_logs(
     for name in names:
         before, after = stored[name], getattr(rebuilt, name)
         if name == "attempts":
-            # accounting knows a little more than the run directories
+            # accounting has some more data than the run directories
             before, after = (
                 frame.select("point", "stage", "outcome", "exit_code") for frame in (before, after)
             )
         assert before.drop("time", strict=False).equals(after.drop("time", strict=False)), name
 
 
+@pytest.mark.long
 def test_checkpoints_of_another_sweep_are_trained_on_converted_and_evaluated(
     site: SweepSite, airflow: SiteAirflow, finished: str
 ) -> None:
@@ -167,7 +168,7 @@ def test_checkpoints_of_another_sweep_are_trained_on_converted_and_evaluated(
         for stage, run in (("further", point), ("tuned", point / "tuned"))
         for attempt in (1, 2)
     }
-    # the second attempts go on from what the first have saved
+    # the second attempts continue from the checkpoints of the first
     assert logged == {
         ("further", 1): list(range(11, 16)),
         ("further", 2): list(range(16, 21)),
@@ -183,7 +184,7 @@ def test_checkpoints_of_another_sweep_are_trained_on_converted_and_evaluated(
         assert results["results"] == evaluated["results"]
     assert sorted(path.name for path in (point / "all" / "eval_results").iterdir()) == ["iter_10", "iter_20"]
     rows = json.loads((site.local / "results" / "existing" / "evaluations.json").read_text())
-    # of each run that the pattern matches
+    # for each run that the pattern matches
     matched = {
         (path.parts[-3], int(path.name.removeprefix("iter_")))
         for path in source.glob("cooldown_*/checkpoints/iter_*")

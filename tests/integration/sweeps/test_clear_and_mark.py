@@ -1,4 +1,4 @@
-"""What a person's buttons in the web page do to the jobs."""
+"""Effects of the web UI's buttons on the jobs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_marking_a_wait_failed_cancels_its_job_alone(site: SweepSite, airflow: S
     (site.runs / "waiting" / "go").touch()
     assert airflow.ended(dag_id, "b") == "success"
     assert airflow.ended(dag_id, "a") == "failed"
-    # the next run of the point starts a new attempt; it does not take up the cancelled one
+    # the next run of the point starts a new attempt instead of using the cancelled one
     airflow.trigger(dag_id, {"point": "a"}, run_id="a~2")
     assert airflow.ended(dag_id, "a~2") == "success"
     site.expect_states(

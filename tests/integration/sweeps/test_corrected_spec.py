@@ -1,4 +1,4 @@
-"""A spec that is corrected after a job has failed: what was planned runs again until `plan` is cleared."""
+"""A spec is corrected after a job has failed: the stored plan is used until `plan` is cleared."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.integration
 
 
 def clear_and_end(airflow: SiteAirflow, dag_id: str, run_id: str, task: str) -> str:
-    """Clear one task alone; return the state in which its run ends."""
+    """Clear only one task; return the final state of its run."""
     tries = airflow.try_number(dag_id, run_id, task)
     airflow.clear(dag_id, run_id, [task])
     wait_until(lambda: airflow.try_number(dag_id, run_id, task) > tries, 120, f"another try of {task}")
     return airflow.ended(dag_id, run_id, 240)
 
 
-def test_a_corrected_spec_is_taken_when_plan_is_cleared(site: SweepSite, airflow: SiteAirflow) -> None:
+def test_a_corrected_spec_is_used_when_plan_is_cleared(site: SweepSite, airflow: SiteAirflow) -> None:
     for dag_id in ("corrected.point", "corrected"):
         airflow.wait_for_dag(dag_id)
     run_id = airflow.trigger("corrected")
@@ -29,16 +29,16 @@ def test_a_corrected_spec_is_taken_when_plan_is_cleared(site: SweepSite, airflow
     assert airflow.run_state("corrected.point", "a") == "failed"
     spec = site.specs / "corrected.yaml"
     spec.write_text(spec.read_text().replace("exit 3", "exit 0"))
-    # what was planned runs again, and the run says so
+    # the stored plan runs again, and the run reports this
     assert clear_and_end(airflow, "corrected.point", "a", "work.watch") == "failed"
     log = airflow.task_log("corrected.point", "a", "work.watch")
-    told = f"clear `plan` of run {run_id} of corrected"
+    message = f"clear `plan` of run {run_id} of corrected"
     assert "changed since this run was planned" in log
-    assert told in log
+    assert message in log
     note = airflow.run_note("corrected.point", "a")
     assert str(spec) in note
-    assert told in note
-    # plan takes the change, and the point's tasks the newest plan of the sweep's run
+    assert message in note
+    # plan reads the change, and the tasks of the point use the newest plan of the sweep's run
     clear_and_end(airflow, "corrected", run_id, "plan")
     assert clear_and_end(airflow, "corrected.point", "a", "work.watch") == "success"
     assert airflow.run_note("corrected.point", "a") == ""

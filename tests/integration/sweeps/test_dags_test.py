@@ -31,7 +31,7 @@ def test_one_point_then_the_sweep(site: SweepSite) -> None:
     site.expect_states("commands.", {**SHARED, **point_jobs("a")})
     status, output = site.run_dags_test("commands")
     assert status == 0, output[-4000:]
-    assert "1 of 2 points have finished; passed over: a" in output
+    assert "1 of 2 points have finished and are not started again: a" in output
     site.expect_states("commands.", {**SHARED, **point_jobs("a"), **point_jobs("b")})
     runs = site.runs / "commands"
     assert (runs / "_shared" / "shared" / "word").read_text() == "shared\n"
@@ -76,6 +76,7 @@ def test_other_dags_are_scheduled_on_what_a_sweep_finishes(site: SweepSite, tmp_
     assert "after_report" not in waiting
 
 
+@pytest.mark.long
 def test_a_fresh_start_waits_for_files_of_its_own(site: SweepSite) -> None:
     for conf in ({}, {"fresh_start": True}):
         status, output = site.run_dags_test("again", conf, timeout=400)
@@ -109,6 +110,7 @@ def test_a_point_that_does_not_exist(site: SweepSite) -> None:
     assert "the sweep has no point 'c' (it has a, b" in output, output[-4000:]
 
 
+@pytest.mark.long
 def test_a_training_takes_the_learning_rate_that_a_search_found(site: SweepSite) -> None:
     status, output = site.run_dags_test("lr_finder", timeout=400)
     assert status == 0, output[-4000:]

@@ -1,4 +1,4 @@
-"""One point's trainer crashes; the other point does not care."""
+"""The trainer of one point crashes; the other point is not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep leaves on a cluster and in Airflow: its records, archived and deleted by the command line."""
+"""The records of a sweep on a cluster and in Airflow, archived and deleted with the command line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def command(site: SweepSite, *words: str) -> str:
 
 
 def check_provenance(site: SweepSite, run_dirs: list[Path]) -> None:
-    """Check what each attempt has recorded on its node, in an array and alone."""
+    """Check the records that each attempt wrote on its node, with and without an array."""
     environments = set()
     for run_dir in run_dirs:
         (file,) = run_dir.glob(".jobs/*/1/provenance.json")

@@ -1,4 +1,4 @@
-"""Secrets reach the jobs of a sweep, and a search for them finds nothing else: while jobs run, and afterwards."""
+"""Only the jobs of a sweep get its secrets: a search during and after the jobs finds them nowhere else."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def new_secret() -> str:
 
 
 def forms(value: str) -> set[bytes]:
-    """Return how a value may be written, of any of its parts that nobody could guess."""
+    """Return possible encodings of a value and of its parts that are long enough to be unique."""
     parts = [
         value,
         *(part for part in value.replace('"', "ü").replace("\\", "ü").split("ü") if len(part) > 15),
@@ -79,7 +79,7 @@ def forms(value: str) -> set[bytes]:
         }
         found |= {urllib.parse.quote(part), urllib.parse.quote_plus(part), urllib.parse.quote(part, safe="")}
         found |= {json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1], data.decode("latin-1")}
-        for shift in range(3):  # the value may begin anywhere in what was encoded
+        for shift in range(3):  # the value may start at any offset of the encoded text
             encoded = base64.b64encode(b"\0" * shift + data).decode()
             inner = encoded[4 if shift else 0 : -4]
             found |= {inner, inner.translate(str.maketrans("+/", "-_"))}
@@ -87,10 +87,10 @@ def forms(value: str) -> set[bytes]:
 
 
 class Search:
-    """Looks for secrets in files, processes and what Slurm answers.
+    """Searches for secrets in files, processes and the output of Slurm.
 
-    :param values: of the secrets
-    :param place: where their forms are written down for the search
+    :param values: values of the secrets
+    :param place: folder for the search patterns
     """
 
     def __init__(self, values: Iterable[str], place: Path) -> None:
@@ -102,7 +102,7 @@ class Search:
         return any(form in data for form in self.forms)
 
     def files(self, *folders: Path) -> set[str]:
-        """Return the files that hold one, those that are compressed and the tables of databases too."""
+        """Return the files that contain a secret, including compressed files and database tables."""
         argv = ["grep", "-rlaF", "-f", str(self.patterns), *map(str, folders)]
         done = subprocess.run(argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, check=False)
         found = set(done.stdout.decode().splitlines())
@@ -119,7 +119,7 @@ class Search:
         return found
 
     def processes(self) -> tuple[set[str], set[str]]:
-        """Return the command lines, and the environments of jobs, that hold one; of others none may."""
+        """Return the command lines and job environments that contain a secret; other processes must have none."""
         arguments, environments = set(), set()
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -139,7 +139,7 @@ class Search:
 
 
 class Sweep:
-    """Two points, each with a job that writes down the digests of its secrets and waits to be let go.
+    """Two points, each with a job that writes the digests of its secrets and waits for a file.
 
     :param values: variable → value
     """
@@ -151,7 +151,7 @@ class Sweep:
         self.expected = [hashlib.sha256(value.encode()).hexdigest() for value in values.values()]
 
     def have_secrets(self, points: Sequence[Path], number: int) -> None:
-        """Wait until jobs have written the digests of what they got, and check these."""
+        """Wait until jobs have written the digests of their secrets, and check these."""
         files = [point / f"digests.{number}" for point in points]
 
         def digests(file: Path) -> list[str]:
@@ -165,8 +165,8 @@ class Sweep:
     def delivered(self, names: Sequence[str]) -> set[str]:
         return {f"{point}/.jobs/work/1/secrets/{name}" for point in self.points for name in names}
 
-    def told_by_slurm(self) -> str:
-        """Return all that Slurm's commands tell of the jobs, their scripts included."""
+    def printed_by_slurm(self) -> str:
+        """Return all output of Slurm's commands about the jobs, including their scripts."""
         rows = [row for rows in self.site.submissions("secretive.").values() for row in rows]
         slurm = self.site.cluster.slurm
         scripts = [
@@ -178,12 +178,12 @@ class Sweep:
         return "".join([slurm("scontrol", "show", "job", "-dd"), accounted, *scripts])
 
     def requeue(self, point: Path) -> None:
-        """Let Slurm interrupt the running job of a point and launch it again, the same attempt."""
+        """Make Slurm requeue the running job of a point, in the same attempt."""
         job_id = (point / ".jobs" / "work" / "1" / "jobid").read_text().partition(";")[0]
         slurm = self.site.cluster.slurm
         slurm(
             "scontrol", "update", f"JobId={job_id}", "Requeue=1"
-        )  # as on sites whose Slurm requeues by default
+        )  # as on sites where Slurm requeues by default
         slurm("scontrol", "requeue", job_id)
         wait_until(
             lambda: "JobState=PENDING" in slurm("scontrol", "show", "job", job_id),
@@ -192,14 +192,14 @@ class Sweep:
         )
         slurm(
             "scontrol", "update", f"JobId={job_id}", "StartTime=now"
-        )  # it would be held back for two minutes
+        )  # otherwise it would be delayed for two minutes
 
     def running(self) -> set[str]:
         rows = [row for rows in self.site.submissions("secretive.").values() for row in rows]
         return {row.job_id for row in rows if row.state == "RUNNING"}
 
 
-def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow, tmp_path: Path) -> None:
+def test_secrets_reach_only_jobs(site: SweepSite, airflow: SiteAirflow, tmp_path: Path) -> None:
     values = {name: new_secret() for name in NAMES}
     file = tmp_path / "token"
     file.touch(mode=0o600)
@@ -217,22 +217,22 @@ def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow,
     run_id = airflow.trigger("secretive")
 
     sweep.have_secrets(sweep.points, 0)
-    # that the files and processes of the jobs are found shows that the search finds something
+    # the search finds the files and processes of the jobs, which shows that it works
     assert others.files(*folders) == sweep.delivered(["KEPT_PASSWORD", "KEPT_TOKEN"])
     assert printed.files(*folders) - sweep.logs == sweep.delivered(["KEPT_PRINTED"])
     wait_until(lambda: len(sweep.running()) == 2, 60, "accounting to know that both jobs run")
     jobs = sweep.running()
     for search in (others, printed):
         assert search.processes() == (set(), jobs)
-        assert not search.holds(sweep.told_by_slurm().encode())
+        assert not search.holds(sweep.printed_by_slurm().encode())
 
     sweep.requeue(sweep.points[1])
     (sweep.points[0] / "go.0").touch()
-    # the first point's first attempt has failed, the other's has begun anew
+    # the first attempt of the first point has failed, that of the other was requeued
     sweep.have_secrets(sweep.points, 1)
     for search in (others, printed):
         assert search.processes()[0] == set()
-        assert not search.holds(sweep.told_by_slurm().encode())
+        assert not search.holds(sweep.printed_by_slurm().encode())
     for point in sweep.points:
         (point / "go.1").touch()
     assert airflow.ended("secretive", run_id, 240) == "success"
@@ -244,6 +244,6 @@ def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow,
     assert others.files(*folders) == set()
     assert printed.files(*folders) <= sweep.logs
     for search in (others, printed):
-        assert not search.holds(sweep.told_by_slurm().encode())
-    told = "".join(path.read_text(errors="replace") for path in (airflow.home / "logs").rglob("*.log"))
-    assert "what it should not print: ***" in told
+        assert not search.holds(sweep.printed_by_slurm().encode())
+    log = "".join(path.read_text(errors="replace") for path in (airflow.home / "logs").rglob("*.log"))
+    assert "what it should not print: ***" in log

@@ -1,8 +1,9 @@
-"""Runs that are stopped, cleared or started twice while their jobs run, and runs that wait for room in the queue."""
+"""Runs that are stopped, cleared or started twice while their jobs run, and runs that wait for a full queue."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import sqlite3
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import psutil
@@ -11,6 +12,7 @@ from patience import patient, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from sweep_site import SiteAirflow, SweepSite
 
@@ -21,7 +23,7 @@ DAG = "stopping.point"
 
 @contextmanager
 def without_triggerer(airflow: SiteAirflow) -> Iterator[None]:
-    """Suspend the triggerer: nobody cancels what a trigger would have."""
+    """Suspend the triggerer, so that no trigger cancels jobs."""
     triggerers = [
         process
         for process in psutil.process_iter(["cmdline"])
@@ -29,8 +31,17 @@ def without_triggerer(airflow: SiteAirflow) -> Iterator[None]:
         and process.environ().get("AIRFLOW_HOME") == str(airflow.home)
     ]
     assert triggerers
-    for process in triggerers:
-        process.suspend()
+
+    def suspended() -> bool:
+        for process in triggerers:
+            process.suspend()
+        if is_free(airflow.home / "airflow.db"):
+            return True
+        for process in triggerers:
+            process.resume()
+        return False
+
+    wait_until(suspended, 60, "the triggerer to be suspended outside a transaction")
     try:
         yield
     finally:
@@ -38,8 +49,19 @@ def without_triggerer(airflow: SiteAirflow) -> Iterator[None]:
             process.resume()
 
 
+def is_free(database: Path) -> bool:
+    """Return whether no process holds a lock of an SQLite database for more than some seconds."""
+    with closing(sqlite3.connect(database, timeout=10, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            return False
+        connection.execute("ROLLBACK")
+        return True
+
+
 def watched(site: SweepSite, airflow: SiteAirflow, point: str, run_id: str) -> None:
-    """Start a point and wait until its job runs and is waited for."""
+    """Start a point and wait until its job runs and is watched."""
     airflow.trigger(DAG, {"point": point}, run_id=run_id)
     wait_until(
         lambda: airflow.task_states(DAG, run_id).get("work.watch") == "deferred", 90, f"{run_id} to wait"
@@ -79,7 +101,7 @@ def test_stopping_a_run_cancels_its_job_although_no_trigger_runs(
 def test_clearing_a_wait_cancels_its_job_and_submits_the_next_attempt(
     site: SweepSite, airflow: SiteAirflow
 ) -> None:
-    """The new try begins before the old trigger's on_kill has run."""
+    """The new try starts before the old trigger's on_kill has run."""
     airflow.wait_for_dag(DAG)
     watched(site, airflow, "cleared", "cleared")
     airflow.clear(DAG, "cleared", ["work.watch"])
@@ -104,7 +126,7 @@ def test_two_runs_of_a_point_share_one_job(site: SweepSite, airflow: SiteAirflow
     site.expect_states("stopping.twice.", {"stopping.twice.work.a1": ["COMPLETED"]})
 
 
-def test_jobs_wait_for_room(site: SweepSite, airflow: SiteAirflow) -> None:
+def test_jobs_wait_for_a_free_place(site: SweepSite, airflow: SiteAirflow) -> None:
     dag_id, points = "throttled.point", "abcd"
     airflow.wait_for_dag(dag_id)
     for point in points:
@@ -119,15 +141,15 @@ def test_jobs_wait_for_room(site: SweepSite, airflow: SiteAirflow) -> None:
         lambda: len(waiting()) == 2 and len(site.queued("throttled.")) == 2, 120, "two jobs, and two waits"
     )
     stopped, *_ = waiting()
-    specs = str(site.specs)  # the same file as that of the other points
+    specs = str(site.specs)  # the same file as for the other points
     with site.dags_test(dag_id, {"point": "e"}, AIRFLOW_MEGATRON_SWEEP_SPECS=specs) as process:
         assert process.stdout is not None
-        said = ""
+        output = ""
         for line in process.stdout:
-            said += line
+            output += line
             if "2 jobs of throttled are in the queue, and max_jobs is 2" in line:
                 break
-        assert process.poll() is None, said[-4000:]
+        assert process.poll() is None, output[-4000:]
         airflow.mark(dag_id, stopped, "work.submit", "failed")
         assert len(site.queued("throttled.")) == 2
         (site.runs / "throttled" / "go").touch()

@@ -1,4 +1,4 @@
-"""Stopping a whole sweep in one action: no job goes on, and none comes again."""
+"""Stopping a whole sweep in one action: no job continues, and none is submitted again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def test_cancel_stops_one_point_then_the_sweep(site: SweepSite, airflow: SiteAir
     assert again.stdout.splitlines()[-1] == "0 runs stopped, 0 jobs cancelled"
 
 
-def test_sigterm_ends_dags_test_and_its_jobs_go_on(site: SweepSite) -> None:
+@pytest.mark.long
+def test_jobs_continue_after_sigterm_to_dags_test(site: SweepSite) -> None:
     attempts = [f"terminated.{point}.work.a1" for point in ("a", "b")]
     with site.dags_test("terminated") as process:
         for attempt in attempts:

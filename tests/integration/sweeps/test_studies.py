@@ -1,4 +1,4 @@
-"""Shipped specs with the trainer that they name, unmodified Megatron-LM: some of what ``make studies`` runs."""
+"""Shipped specs with their trainer, unmodified Megatron-LM: a selection of ``make studies``."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def study(spec: str, label: str = "", select: str | None = None) -> Study:
     return found if select is None else Study(spec, found.settings, select, label)
 
 
+@pytest.mark.long
 def test_the_quickstart_by_upstream(study_site: StudySite) -> None:
     """Trunk, cooldowns, conversions, evaluations; validation and test losses in the report."""
     row = study_site.run(study("quickstart", "trainer=megatron_lm"))
@@ -57,7 +58,11 @@ def test_the_quickstart_by_upstream(study_site: StudySite) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "select"), [("parallelism_gpt2_large", "sp2"), ("parallelism_scaling", "vpp2_weak,ep2_weak")]
+    ("spec", "select"),
+    [
+        ("parallelism_gpt2_large", "sp2"),
+        pytest.param("parallelism_scaling", "vpp2_weak,ep2_weak", marks=pytest.mark.long),
+    ],
 )
 def test_a_benchmark_by_upstream(spec: str, select: str, study_site: StudySite) -> None:
     row = study_site.run(study(spec, select=select))
@@ -66,8 +71,9 @@ def test_a_benchmark_by_upstream(spec: str, select: str, study_site: StudySite) 
     assert [(row["outcome"], row["iterations"]) for row in rows] == [("ok", 8)] * row.jobs
 
 
+@pytest.mark.long
 def test_the_spec_of_the_readme(study_site: StudySite, tmp_path: Path) -> None:
-    """As it stands there; its cooldown ends better than its trunk."""
+    """The spec runs unchanged; its cooldown reaches a lower loss than its trunk."""
     (text,) = (block.text for block in yaml_blocks() if block.page == "README.md" and "point:" in block.text)
     path = tmp_path / "learning-rates.yaml"
     path.write_text(text)
@@ -95,6 +101,7 @@ TENTH = {
 """A tenth of the iterations of the how-tos' trainings."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("page", "spec", "select", "jobs"),
     [("cooldowns.md", "wsd", "lr0.002", 8), ("lr-finder.md", "find_lr", "d64", 3)],
@@ -102,15 +109,16 @@ TENTH = {
 def test_the_files_of_a_howto(
     page: str, spec: str, select: str, jobs: int, study_site: StudySite, tmp_path: Path
 ) -> None:
-    """As the page shows them, with a tenth of the iterations."""
+    """The files of the page run with a tenth of the iterations."""
     path = write_files(page, tmp_path) / f"{spec}.yaml"
     settings = ("poll_interval=1", "megatron.log_interval=1", *TENTH[spec])
     row = study_site.run(Study(spec, settings, select), path)
     assert (row.outcome, row.jobs, row.reason) == ("finished", jobs, "")
 
 
+@pytest.mark.long
 def test_out_of_memory_is_what_was_expected(study_site: StudySite) -> None:
-    """A training that CUDA's own words end, where the spec says that it must."""
+    """A training ends with CUDA's out-of-memory message, as the spec expects."""
     row = study_site.run(study("context_parallelism_gpt2_xl"))
     assert row.outcome == "finished"
     assert row.reason == "out of memory, as expected: r1_cp1_gbs4_len64"
@@ -138,7 +146,8 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["bert", "t5"])
 def test_upstreams_other_scripts_train(name: str, study_site: StudySite, tmp_path: Path) -> None:
     python = study_site.local / "venv-trainer/bin/python"
     subprocess.run([python, PROJECT / "tests/studies/word_pieces.py", tmp_path], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +33,8 @@ ROW = "[...document.querySelectorAll('#points tbody tr')].find((row) => row.inne
 def page(airflow: SiteAirflow, tmp_path: Path) -> Iterator[Page]:
     """Airflow's page, logged in."""
     user, password = airflow.credentials()
-    answer = httpx.post(f"{airflow.address}/auth/token", json={"username": user, "password": password})
+    login = {"username": user, "password": password}
+    answer = httpx.post(f"{airflow.address}/auth/token", json=login, timeout=patient(30))
     with browser_page(tmp_path / "profile") as page:
         page.set_cookie(airflow.address, "_token", answer.json()["access_token"])
         page.resize(1400)
@@ -44,7 +46,7 @@ def page(airflow: SiteAirflow, tmp_path: Path) -> Iterator[Page]:
 
 @pytest.fixture
 def run_id(site: SweepSite, airflow: SiteAirflow) -> Iterator[str]:
-    """A run of the sweep, none of whose jobs is left afterwards."""
+    """A run of the sweep, whose jobs are cancelled afterwards."""
     airflow.wait_for_dag("followed.point")
     airflow.wait_for_dag("followed")
     run_id = airflow.trigger("followed")
@@ -55,6 +57,12 @@ def run_id(site: SweepSite, airflow: SiteAirflow) -> Iterator[str]:
 
 
 PROGRESS = ROW + ".querySelector('[aria-label^=iteration]').getAttribute('aria-label')"
+
+
+def open_sweep(page: Page, airflow: SiteAirflow, sweep: str) -> None:
+    page.open(f"{airflow.address}/plugin/megatron-sweeps/megatron/sweeps/{sweep}")
+    wait(page, "document.querySelector('iframe')?.contentDocument?.querySelector('#points')", timeout=60)
+    page.in_frame(True)
 
 
 def iteration(page: Page, point: str) -> int:
@@ -68,9 +76,9 @@ def wait(page: Page, expression: str, timeout: float = 20) -> None:
 def test_a_sweep_is_followed_from_its_first_losses_to_its_report(
     page: Page, run_id: str, site: SweepSite, airflow: SiteAirflow, tmp_path: Path
 ) -> None:
-    wait(page, "document.querySelector('a[href*=megatron-sweeps]')")
+    wait(page, "document.querySelector('a[href*=megatron-sweeps]')", timeout=120)
     page.click("a[href*=megatron-sweeps]")
-    wait(page, "document.querySelector('iframe')?.contentDocument?.querySelector('#sweeps')")
+    wait(page, "document.querySelector('iframe')?.contentDocument?.querySelector('#sweeps')", timeout=60)
     page.in_frame(True)
     entry = "[...document.querySelectorAll('#sweeps a')].find((link) => link.innerText === 'followed')"
     wait(page, entry, timeout=120)
@@ -79,6 +87,7 @@ def test_a_sweep_is_followed_from_its_first_losses_to_its_report(
     wait(page, "document.querySelectorAll('#points tbody tr').length === 3", timeout=120)
     page.ask("window.neverLoadedAgain = true")
     wait(page, "document.querySelector('#chart canvas')", timeout=180)
+    wait(page, PROGRESS.format("endless"), timeout=90)  # the chart may show another point first
     first = iteration(page, "endless")
     wait(page, f"Number({PROGRESS.format('endless')}.split(' ')[1]) > {first}", timeout=90)
     page.screenshot(tmp_path / "running.png")
@@ -121,4 +130,39 @@ def test_a_sweep_is_followed_from_its_first_losses_to_its_report(
             assert page.ask("document.documentElement.scrollWidth <= innerWidth")
             page.screenshot(tmp_path / f"ended-{width}-{'dark' if dark else 'light'}.png", whole=False)
     page.in_frame(False)
+    assert page.errors == []
+
+
+@pytest.mark.long
+def test_a_sweep_is_followed_from_its_first_losses_to_its_fit(
+    page: Page, site: SweepSite, airflow: SiteAirflow, tmp_path: Path
+) -> None:
+    airflow.wait_for_dag("valley.point")
+    airflow.wait_for_dag("valley")
+    run_id = airflow.trigger("valley")
+    open_sweep(page, airflow, "valley")
+    wait(page, "document.querySelectorAll('#points tbody tr').length === 6", timeout=120)
+    page.ask("window.neverLoadedAgain = true")
+    wait(page, "document.querySelector('#chart canvas')", timeout=180)
+    page.screenshot(tmp_path / "first-losses.png")
+    assert airflow.ended("valley", run_id) == "success"
+    report = "[...document.querySelectorAll('header a')].find((link) => link.innerText === 'Report')"
+    wait(page, report, timeout=60)
+    assert page.ask("window.neverLoadedAgain") is True
+    page.screenshot(tmp_path / "ended.png")
+
+    page.in_frame(False)
+    page.open(f"{airflow.address}/megatron/sweeps/valley/report")
+    wait(page, "document.body.innerText.includes('Loss by learning rate, with the optimum')")
+    (family,) = json.loads((site.local / "results" / "valley" / "fits.json").read_text())["families"]
+    (optimum,) = family["fits"]["optimum"]
+    rate = optimum["estimates"]["lr"]
+    assert 0.01 < rate["low"] < rate["value"] < rate["high"] < 0.18
+    assert f"{rate['value']:.4g}" in str(page.ask("document.body.innerText"))
+    for dark in (False, True):
+        page.set_dark(dark)
+        for width in (700, 1600):
+            page.resize(width)
+            assert page.ask("document.documentElement.scrollWidth <= innerWidth")
+            page.screenshot(tmp_path / f"fit-{width}-{'dark' if dark else 'light'}.png")
     assert page.errors == []

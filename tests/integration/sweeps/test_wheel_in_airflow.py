@@ -1,4 +1,4 @@
-"""The wheel in a stock Airflow: a project by ``init``, a spec dropped into it, one run."""
+"""The wheel in a stock Airflow: a project created by ``init``, a new spec in it, one run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ stages:
 
 
 def environment(place: Path) -> Path:
-    """Make an environment with the wheel, whose other packages are those of the tests; return its Python."""
+    """Create an environment with the wheel and the other packages of the tests; return its Python."""
     words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
     subprocess.run(words, cwd=project_root(), check=True, capture_output=True)
     (wheel,) = place.glob("*.whl")
@@ -47,12 +47,12 @@ def environment(place: Path) -> Path:
     (packages,) = (place / "environment").glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    # as plain folders: the editable package of the tests is not among them
+    # as plain folders, which excludes the editable package of the tests
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
     return place / "environment" / "bin" / "python"
 
 
-def test_a_spec_that_is_dropped_runs(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_a_new_spec_file_runs(cluster: SlurmCluster, tmp_path: Path) -> None:
     python, home = environment(tmp_path), tmp_path / "home of airflow"
     kept = {
         name: value

@@ -18,7 +18,7 @@ YARN = "yarn_correction_range_round_to_int"
 
 
 def parser_of(release: str) -> argparse.ArgumentParser:
-    """An argparse parser with the release's arguments: the judge of what ``to_argv`` writes."""
+    """An argparse parser with the release's arguments, which checks the output of ``to_argv``."""
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     types: dict[str | None, Any] = {"int": int, "float": float, "bool": bool}
     for argument in argument_table(release):
@@ -166,7 +166,7 @@ TEXT = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
 
 
 def value_of(argument: Argument) -> st.SearchStrategy[object]:
-    """Values that the argument must take."""
+    """Values that the argument must accept."""
     if argument.is_flag or argument.type == "bool":
         return st.booleans()
     if argument.choices is not None:
@@ -202,7 +202,7 @@ def test_argparse_reads_the_same_values_back(release: str, data: st.DataObject) 
         if argument.is_flag and not any(
             other.action in ("BooleanOptional", "StoreTrue" if wanted else "StoreFalse") for other in setters
         ):
-            # Nothing on the command line says it: the value must be the default.
+            # The command line does not set it, so the value must be the default.
             assert getattr(args, argument.dest) == argument.default
         else:
             assert getattr(args, argument.dest) == wanted
@@ -238,7 +238,7 @@ def test_a_line_like_the_last_is_written_with_its_own_values() -> None:
         assert to_argv(first, release) == [
             *("--num-layers", "4", "--disable-bias-linear", "--lr", "0.001", "--save", "/a")
         ]
-        reordered = dict(reversed(params.items()))  # other names come first, so nothing is known of it
+        reordered = dict(reversed(params.items()))  # other names have precedence, so it is unknown
         assert to_argv(params, release) == to_argv(reordered, release)
     for wrong in ({"num_layers": "x"}, {"add_bias_linear": "yes"}, {"save": "/a\0"}):
         to_argv(first, release)

@@ -61,7 +61,7 @@ def add_megatron_arguments(parser):
 
 
 def make_checkout(folder: Path, text: str) -> Path:
-    """Write a checkout with nothing but an argument parser."""
+    """Write a checkout with only an argument parser."""
     module = folder / "our-fork" / "megatron" / "training" / "arguments.py"
     module.parent.mkdir(parents=True)
     module.write_text(text)
@@ -187,7 +187,7 @@ def test_a_release_is_added_to_a_table() -> None:
 
 
 def _dump_of(table: dict[str, Any], release: str) -> dict[str, Any]:
-    """Return what a release's part of a table was made from."""
+    """Return the dump from which a release's part of a table was made."""
 
     def of(indices: list[int]) -> list[dict[str, Any]]:
         rows = [dict(zip(table["columns"], table["arguments"][index], strict=True)) for index in indices]

@@ -1,4 +1,4 @@
-"""Stages of kind ``lr_finder`` with upstream's trainer: their command, what they pass over, and what is refused."""
+"""Stages of kind ``lr_finder`` with upstream's trainer: command, ignored arguments, and errors."""
 
 from __future__ import annotations
 

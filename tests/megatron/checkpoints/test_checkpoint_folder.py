@@ -1,4 +1,4 @@
-"""Checkpoints on a disk: what their content adds to names and sizes."""
+"""Checkpoints on a disk: the evidence in their content, in addition to names and sizes."""
 
 from __future__ import annotations
 
@@ -124,9 +124,7 @@ def test_arguments_tell_the_format(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_torch_dist_without_metadata_json_is_incomplete_by_its_state(tmp_path: Path) -> None:
     directory = write_distributed(tmp_path / "iter_0000007", "torch_dist")
-    assert verdicts(tmp_path) == [
-        (7, "torch_dcp", "complete")
-    ]  # nothing tells this tiny state from torch_dcp
+    assert verdicts(tmp_path) == [(7, "torch_dcp", "complete")]  # this tiny state looks the same as torch_dcp
     named = METADATA["torch_dcp"].replace(b"\x07model.w", b"\x0ccommon_state")
     (directory / ".metadata").write_bytes(named)
     (directory / "__0_0.distcp").write_bytes(b"x" * 4671)
@@ -244,7 +242,7 @@ def test_common_state_that_metadata_json_promises(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["all", "end"])
 def test_data_that_was_never_written(tmp_path: Path, part: str) -> None:
-    """A node that loses power leaves files of the right length and zeros where nothing reached the disk."""
+    """A node that loses power leaves files of the right length, with zeros in the parts that were not written."""
     directory = write_torch_dist(tmp_path / "iter_0000007")
     archive = (LEGACY * 2)[:1577]
     (directory / "__1_0.distcp").write_bytes(archive)
@@ -301,7 +299,7 @@ def write_release(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["converted", "release"])
 def test_release(tmp_path: Path, folder: str) -> None:
-    """What a converter writes has no iteration: a training that loads it begins at 0."""
+    """The output of a converter has no iteration, so a training that loads it starts at 0."""
     write_release(tmp_path / folder)
     assert verdicts(tmp_path / folder) == [(0, "torch", "complete")]
     assert verdicts(tmp_path / folder / "release") == [(0, "torch", "complete")]

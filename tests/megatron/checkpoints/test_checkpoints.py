@@ -81,7 +81,7 @@ def legacy_by_layout(layout: LegacyLayout, *ranks: str) -> str:
 
 
 def test_legacy_experts_without_a_pipeline() -> None:
-    """The second number is the experts' rank where there is no pipeline (``get_checkpoint_name``)."""
+    """Without a pipeline the second number is the experts' rank (``get_checkpoint_name``)."""
     names = [f"00_{expert:03d}" for expert in range(4)]
     assert legacy_by_layout(LegacyLayout(expert=4), *names) == "complete"
     assert legacy_by_layout(LegacyLayout(expert=4), *names[:3]) == "incomplete"
@@ -187,7 +187,7 @@ def test_one_that_is_half_deleted_among_marked_ones() -> None:
         ("torch_dist", "complete"),
         ("torch_dist", "incomplete"),
     ]
-    # formats may be changed between two attempts, and the tracker names what was saved whole
+    # formats may change between two attempts, and the tracker names a complete checkpoint
     assert list_checkpoints({"iter_0000010": whole, "iter_0000020": half}, tracker="20")[
         1
     ].verdict.is_complete

@@ -1,4 +1,4 @@
-"""Names and content of checkpoints are a job's: whatever they are, they are judged in bounded time and memory."""
+"""Jobs control names and content of checkpoints: any content is judged in bounded time and memory."""
 
 from __future__ import annotations
 

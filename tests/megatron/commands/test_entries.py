@@ -84,7 +84,7 @@ def test_its_script_is_started(entry: str | None) -> None:
     assert type(job).from_json(json.loads(json.dumps(job.to_json()))) == job
     assert bool(found.estimates.jobs) == (entry in (None, "pretrain_gpt.py"))
     assert (
-        entry in (None, "pretrain_gpt.py") or f"not of those of {entry}" in found.estimates.missing[job.name]
+        entry in (None, "pretrain_gpt.py") or f"not for those of {entry}" in found.estimates.missing[job.name]
     )
 
 

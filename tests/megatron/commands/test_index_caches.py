@@ -1,4 +1,4 @@
-"""Where trainings keep the index files of their data: one folder for a sweep, or what the user names."""
+"""The folder for index files of trainings: one for each sweep, or the user's."""
 
 from __future__ import annotations
 

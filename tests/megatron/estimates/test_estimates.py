@@ -1,4 +1,4 @@
-"""Estimates against reported runs, upstream's own figures and hand counts."""
+"""Estimates compared with reported runs, upstream's figures and manual calculations."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_missing_estimate_has_a_reason() -> None:
 
 @pytest.mark.parametrize("tokenizer", [{}, {"tokenizer_type": "GPT2BPETokenizer"}])
 def test_the_tokenizer_of_gpt2_has_one_size(tokenizer: dict[str, Any]) -> None:
-    """It is also what ``pretrain_gpt.py`` takes where none is given."""
+    """``pretrain_gpt.py`` also uses it by default."""
     known = estimate(SMALL | {"vocab_size": 50257}, 1, RELEASE).parameters
     assert (
         estimate({k: v for k, v in SMALL.items() if k != "vocab_size"} | tokenizer, 1, RELEASE).parameters

@@ -1,4 +1,4 @@
-"""When NaN losses and skipped iterations are too many."""
+"""Detection of too many NaN losses and skipped iterations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a loss counts as having jumped."""
+"""Detection of loss spikes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an iteration counter counts as standing still."""
+"""Detection of an iteration counter that does not increase."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Watched:
         return self.detector.read(records, now=self.now, running=running, queued=queued)
 
     def trained(self, count: int = 5, every: float = 10, start: int = 0) -> Watched:
-        """Let so many iterations come, one at each look."""
+        """Add a number of iterations, one at each poll."""
         for number in range(start + 1, start + count + 1):
             assert self.look(line(number), seconds=every) is None
         return self
@@ -102,7 +102,7 @@ def test_the_last_iteration_is_followed_by_a_save_and_a_test() -> None:
 
 
 def test_where_a_validation_is_due_it_may_be_silent_until_its_length_is_known() -> None:
-    """Megatron-LM says nothing when a validation in the middle of the training begins."""
+    """Megatron-LM prints no line when a validation during the training starts."""
     job = Watched(intervals=[100]).trained(99)
     assert len(job.silent_for(700)) == 1  # none is due after iteration 99
     job = Watched(intervals=[100]).trained(100)

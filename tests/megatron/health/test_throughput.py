@@ -1,4 +1,4 @@
-"""When a training counts as slow."""
+"""Detection of slow trainings."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from training_lines import line, lines
 
-from airflow_megatron.megatron.health.training_health import TrainingHealth
+from airflow_megatron.megatron.health.training_health import HealthMemory, HealthSettings, TrainingHealth
 from airflow_megatron.megatron.logs.log_lines import LogParser
 from airflow_megatron.spec.model.schema import HealthSection
 
@@ -18,7 +18,7 @@ BAD = [*lines([2.0] * 60), *lines([6.0] * 40, start=60)]
 
 
 def health(**rules: Any) -> TrainingHealth:
-    return TrainingHealth(HealthSection.model_validate(rules))
+    return TrainingHealth(HealthSettings(HealthSection.model_validate(rules)))
 
 
 def test_there_are_logs() -> None:
@@ -32,7 +32,8 @@ def test_a_real_log_raises_no_alarm(path: Path, look_bytes: int) -> None:
     for number, start in enumerate(range(0, len(data), look_bytes)):
         records = parser.feed(data[start : start + look_bytes])
         assert watched.read(records, now=15.0 * number, running=True) == []
-        watched = TrainingHealth(HealthSection(), (), json.loads(json.dumps(watched.memory())))
+        stored = json.dumps(watched.memory().to_json())
+        watched = TrainingHealth(HealthSettings(HealthSection()), HealthMemory.from_json(json.loads(stored)))
 
 
 def test_the_action_is_that_of_the_spec() -> None:
@@ -59,4 +60,10 @@ def test_several_alarms_come_together() -> None:
 def test_the_memory_is_small() -> None:
     watched = health()
     watched.read(lines([2.123456789] * 1000), now=0, running=True)
-    assert len(json.dumps(watched.memory())) < 5000
+    assert len(json.dumps(watched.memory().to_json())) < 5000
+
+
+def test_settings_are_read_as_written() -> None:
+    settings = HealthSettings(HealthSection.model_validate({"nan": {"do": "fail"}}), (50, 20))
+    assert HealthSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+    assert HealthSettings.from_json({}) is None

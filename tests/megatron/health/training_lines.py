@@ -1,4 +1,4 @@
-"""Iteration records of made-up trainings."""
+"""Iteration records of synthetic trainings."""
 
 from __future__ import annotations
 

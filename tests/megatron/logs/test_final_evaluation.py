@@ -1,4 +1,4 @@
-"""A training that ends well without the evaluation of its test set."""
+"""A training that exits with 0 without the evaluation of its test set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The places of a text in a block of lines: all of them, up to eight in a line."""
+"""The positions of a text in a block of lines: all of them, up to eight in a line."""
 
 from __future__ import annotations
 

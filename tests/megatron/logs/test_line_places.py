@@ -1,4 +1,4 @@
-"""Each record comes with the byte at which its line begins, however the log is cut into chunks."""
+"""Each record has the offset of its line, for any division of the log into chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every wording of every release: recorded logs where there is one, else the release's own format."""
+"""The log formats of all releases: recorded logs if available, otherwise the format in the source code."""
 
 # ruff: noqa: E501 - log lines are as long as they are
 from __future__ import annotations
@@ -483,7 +483,7 @@ def test_merge_is_ascending_and_keeps_the_last(numbers: list[int]) -> None:
 
 @given(st.lists(st.sampled_from(sorted(ITERATION_LINES)), min_size=2, max_size=12))
 def test_lines_of_several_layouts_read_as_alone(releases: list[str]) -> None:
-    """The line before decides how a line is matched, and nothing else."""
+    """Only the previous line determines how a line is matched."""
     records = parse_log(b"".join(ITERATION_LINES[release] for release in releases))
     assert records == [parse_log(ITERATION_LINES[release])[0] for release in releases]
 
@@ -515,7 +515,7 @@ def test_values_that_were_the_same_for_long_and_change(release: str, prefix: byt
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_what_stands_between_iterations_and_beside_them(prefix: bytes, end: bytes) -> None:
-    """Text of iterations is not searched for other records: what is around it is, and keeps its place."""
+    """Iteration lines are not searched for other records; the text around them is, and keeps its position."""
     line = prefix + ITERATION_LINES["0.16"].rstrip()
     memory = b"[Rank 0] (after 1 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 |"
     log = [
@@ -545,8 +545,7 @@ def test_text_where_a_number_belongs_ends_only_its_line() -> None:
     line = ITERATION_LINES["0.16"]
     log = [line, line, line, line.replace(b"0.908", b"N/A"), line, line.replace(b"   28 |", b"   2x |"), line]
     records = parse_log(b"".join(log))
-    # no line without a number of samples is one of an iteration
-    assert [record.torn for record in records] == [False, False, False, True, False, False]
+    assert [record.torn for record in records] == [False, False, False, True, False, True, False]
     assert records == [record for one in log for record in parse_log(one)]
 
 
@@ -602,6 +601,49 @@ def test_an_odd_field_costs_that_field_alone(odd: bytes) -> None:
     assert [record.loss for record in records] == [10.77362] * 4
     assert records[2].unread == ("throughput per GPU (TFLOP/s/GPU)",)
     assert parser.unread_lines == 1
+
+
+@pytest.mark.parametrize(
+    "odd", [b"lots", b"None", b"nan", b"-8", b"", b"7 2", b"1,280", b"1.2K", b"1.5", b"9" * 99, b"\xff"]
+)
+def test_an_odd_number_of_samples_costs_that_field_alone(odd: bytes) -> None:
+    line = (PRIMUS % 3).replace(b"2560", odd)
+    records = parse_log(PRIMUS % 1 + PRIMUS % 2 + line * 3 + PRIMUS % 4)
+    assert [(record.iteration, record.loss) for record in records] == [
+        (number, 10.77362) for number in (1, 2, 3, 3, 3, 4)
+    ]
+    # as many as so many batches of 128 hold
+    assert (records[2].consumed_samples, records[2].unread) == (384, ("consumed samples",))
+    assert records[2] == records[4] == parse_log(line)[0]
+
+
+@pytest.mark.parametrize("same", [b"2560.0", b"2.56e3"])
+def test_a_number_of_samples_in_another_notation(same: bytes) -> None:
+    (record,) = parse_log((PRIMUS % 3).replace(b"2560", same))
+    assert (record.consumed_samples, record.unread, record.torn) == (2560, (), False)
+
+
+def test_a_line_without_samples_and_batch_is_none_of_an_iteration() -> None:
+    line = (PRIMUS % 3).replace(b"2560", b"lots")
+    assert parse_log(line.replace(b"  128 |", b"  many |")) == []
+
+
+@pytest.mark.parametrize("value", [b"a|b", b"a | b", b"[1|2]", b"1.0|2.0", b"|", b"a|b: 1", b"x || y"])
+@pytest.mark.parametrize("after", [b" lm loss:", b" number of nan iterations:"])
+def test_a_bar_in_a_value_costs_that_field_alone(value: bytes, after: bytes) -> None:
+    line = (PRIMUS % 3).replace(after, b" note: " + value + b" |" + after)
+    records = parse_log(PRIMUS % 1 + line * 3 + PRIMUS % 4)
+    assert [(record.loss, record.grad_norm, record.nan_iterations) for record in records] == [
+        (10.77362, 4.1, 0)
+    ] * 5
+
+
+def test_a_torn_line_takes_no_field_of_another_process() -> None:
+    begin, _, _ = (PRIMUS % 3).partition(b" lm loss")
+    _, found, rest = (PRIMUS % 4).replace(b"1.077362E+01", b"9.9").partition(b" learning rate")
+    for text in (b"[default1]: x |", b" | "):
+        (record,) = parse_log(begin + text + found + rest)
+        assert (record.learning_rate, record.loss) == (1e-5, None), text
 
 
 @pytest.mark.parametrize(

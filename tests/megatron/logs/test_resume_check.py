@@ -1,4 +1,4 @@
-"""The alarm for a training that begins anew although there was a checkpoint to load."""
+"""The alarm for a training that starts from scratch although there was a checkpoint to load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages of kind ``prefetch``: their command, what jobs after them get, and what is refused."""
+"""Stages of kind ``prefetch``: their command, the settings of later jobs, and errors."""
 
 from __future__ import annotations
 

@@ -115,11 +115,11 @@ def test_the_script_made_the_same_experiment_of_it(table: ArgumentTable) -> None
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"swiglu": None}, "swiglu: is False, but train_alcf.sh always writes true: say so"),
+        ({"swiglu": None}, "swiglu: is False, but train_alcf.sh always writes true: write this value"),
         ({"init_method_std": 0.02}, "init_method_std: is 0.02, but train_alcf.sh always writes 0.0790569"),
         ({"clip_grad": 0.5}, "clip_grad: is 0.5, but train_alcf.sh always writes 1"),
         ({"max_position_embeddings": 128}, "always writes 2048"),
-        ({"lr_warmup_fraction": None}, "lr_warmup_fraction: train_alcf.sh would take a value of its own"),
+        ({"lr_warmup_fraction": None}, "lr_warmup_fraction: train_alcf.sh would use its own value"),
         ({"bf16": None}, "with bf16 or fp16"),
         ({"data_cache_path": "/cache"}, "data_cache_path: train_alcf.sh keeps it below the checkpoints"),
         ({"micro_batch_size": 3}, "not a multiple of"),

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration from Megatron-DeepSpeed's arguments, and what is refused."""
+"""DeepSpeed's configuration from Megatron-DeepSpeed's arguments, and its errors."""
 
 from __future__ import annotations
 

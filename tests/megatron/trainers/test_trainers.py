@@ -1,4 +1,4 @@
-"""Which arguments each trainer takes."""
+"""The arguments that each trainer accepts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_megatron_deepspeeds_optimizers_and_schedules() -> None:
         assert to_argv({"optimizer": optimizer}, table) == ["--optimizer", optimizer]
     for style in ("constant", "inverse-square-root", "infinite-cosine", "infinite-inv-square-root"):
         assert to_argv({"lr_decay_style": style}, table) == ["--lr-decay-style", style]
-    # what DeepSpeed adds itself, with the underscores of these flags
+    # arguments that DeepSpeed adds, with the underscores of these flags
     assert to_argv({"deepspeed": True, "deepspeed_config": "c.json"}, table)[-1] == "c.json"
     assert to_argv({"lr_constant_plus_cooldown": True}, table) == ["--lr_constant_plus_cooldown"]
     with pytest.raises(ArgumentError, match=r"lr_decay_style: cannot be 'WSD'"):

@@ -1,4 +1,4 @@
-"""Checks of many command lines that differ in a few values say what checks of each say."""
+"""Joint checks of command lines that differ in a few values give the same results as separate checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BASE = ARGUMENTS | {
 
 
 def checks(release: str = RELEASE, world_size: int = 8, *, first_iteration: bool = True) -> RepeatedChecks:
-    # what is recorded was asked of a machine without packages
+    # the recorded verdicts are from a machine without optional packages
     machine = MACHINE if first_iteration else Machine()
     return RepeatedChecks(
         world_size,
@@ -66,7 +66,7 @@ def test_a_value_that_the_parser_may_not_take_is_checked(word: str) -> None:
 
 
 def test_values_that_rules_read_are_checked() -> None:
-    """Of each argument of a long command line, whatever the value."""
+    """Each argument of a long command line is checked, for any value."""
     drawn = random.Random(0)
     repeated = checks()
     base = to_argv(BASE | {"tensor_model_parallel_size": 2, "sequence_parallel": True}, RELEASE)
@@ -82,7 +82,7 @@ def test_values_that_rules_read_are_checked() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded_command_lines(release: str) -> None:
-    """One after the other in one book, twice: what is kept of one decides no other wrongly."""
+    """All are checked twice with one cache: cached results of one do not change the result of another."""
     books: dict[int, RepeatedChecks] = {}
     lines = [json.loads(line) for line in (RECORDED / f"{release}.jsonl").read_text().splitlines()]
     for line in [*lines, *lines]:

@@ -1,4 +1,4 @@
-"""Checks of command lines, against upstream's own verdicts and against argparse itself."""
+"""Checks of command lines, compared with upstream's verdicts and with argparse."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BASE: dict[str, Any] = {
 
 
 def rules_broken(release: str = "core_v0.16.1", world_size: int = 8, **changes: Any) -> list[str]:
-    """Names of the rules that the base job breaks with some changes."""
+    """Return the names of the rules that the changed base job violates."""
     argv = to_argv(BASE | changes, release)
     return [problem.rule for problem in check(argv, world_size, release)]
 
@@ -65,7 +65,7 @@ def test_verdicts_are_upstreams(release: str) -> None:
 
 @pytest.mark.parametrize("recording", sorted(RECORDED.glob("core_v*.jsonl")), ids=lambda path: path.stem)
 def test_recorded_verdicts_on_machines_are_upstreams(recording: Path) -> None:
-    """Recorded by ``make record``, each line with the machine that it is for."""
+    """The recordings of ``make record`` have a machine for each line."""
     lines = [line for text in recording.read_text().splitlines() if "env" in (line := json.loads(text))]
     assert recording.stem in RELEASES or len(lines) >= 300
     for line in lines:
@@ -234,7 +234,7 @@ EXPERTS: dict[str, Any] = {
     "add_bias_linear": False,
     "moe_router_topk": 2,
 }
-#: Where PyTorch's own norms need not do.
+#: A machine that does not depend on PyTorch's norms.
 APEX = Machine(packages=frozenset({"apex"}))
 #: Gets through its first iteration there.
 STARTS = BASE | {
@@ -252,7 +252,7 @@ TENSORS = {
 
 @pytest.mark.parametrize("release", known_releases())
 def test_the_program_has_a_default_tokenizer(release: str) -> None:
-    """pretrain_gpt.py itself names GPT2BPETokenizer, so a command line need not."""
+    """pretrain_gpt.py has the default GPT2BPETokenizer, so a command line needs no tokenizer."""
     bare = BASE | {"eval_interval": 100, "mock_data": True}
     params = bare | {"vocab_file": "vocab.json", "merge_file": "merges.txt"}
     assert check(to_argv(params, release), 8, release, machine=APEX, first_iteration=True) == []
@@ -316,6 +316,23 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
             "iteration.test-of-several-validation-sets",
             "drop --test-data-path",
         ),
+        (
+            {"full_validation": True, "multiple_validation_sets": True},
+            8,
+            "iteration.test-of-several-validation-sets",
+            "--split 99,1,0",
+        ),
+        (
+            {
+                "full_validation": True,
+                "multiple_validation_sets": True,
+                "data_path": ["d"],
+                "split": "949,50,1",
+            },
+            8,
+            "iteration.test-of-several-validation-sets",
+            "--split 99,1,0",
+        ),
         ({"tokenizer_type": "HuggingFaceTokenizer"}, 8, "tokenizer.model", "--tokenizer-model"),
         ({"vocab_size": None}, 8, "tokenizer.vocabulary-size", "--vocab-size"),
         ({"num_attention_heads": 0, "kv_channels": 64}, 8, "model.positive-sizes", "1 or more"),
@@ -347,6 +364,38 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
             "--sequence-parallel",
         ),
         (EXPERTS | {"moe_router_topk": 5}, 8, "iteration.experts-chosen", "4 or less"),
+        ({"min_lr": -1e-5}, 8, "schedule.negative-learning-rate", "--min-lr 0"),
+        ({"lr_warmup_init": 0.1}, 8, "schedule.warmup-start", "0.0003 or less"),
+        ({"train_iters": 0}, 8, "schedule.no-length", "--train-iters N"),
+        ({"train_iters": -5}, 8, "schedule.no-length", "--train-iters N"),
+        ({"train_iters": None}, 8, "schedule.no-length", "--train-iters N"),
+        ({"train_iters": None, "train_samples": 0}, 8, "schedule.no-length", "--train-samples N"),
+        ({"train_iters": None, "skip_train": True}, 8, "schedule.no-length", "--train-iters N"),
+        ({"lr_decay_iters": 0}, 8, "schedule.no-decay-iterations", "drop it"),
+        (
+            {"train_iters": None, "train_samples": 800, "lr_decay_samples": -1},
+            8,
+            "schedule.no-decay-samples",
+            "drop it",
+        ),
+        (
+            {"weight_decay_incr_style": "linear", "start_weight_decay": -0.3, "end_weight_decay": 0.1},
+            8,
+            "schedule.negative-weight-decay",
+            "--start-weight-decay 0",
+        ),
+        (
+            {"weight_decay_incr_style": "linear", "start_weight_decay": 0.3, "end_weight_decay": 0.1},
+            8,
+            "schedule.falling-weight-decay",
+            "--weight-decay 0.3",
+        ),
+        (
+            {"override_opt_param_scheduler": True, "use_checkpoint_opt_param_scheduler": True},
+            8,
+            "schedule.override-and-checkpoint",
+            "keep --override",
+        ),
         (
             {
                 "pipeline_model_parallel_size": 4,
@@ -362,7 +411,7 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
 def test_what_ends_a_job_after_its_arguments_are_taken(
     release: str, changes: dict[str, Any], world_size: int, rule: str, hint: str
 ) -> None:
-    """Upstream's parse_args and validate_args take these; its tokenizer, model or first iteration does not."""
+    """Upstream's parse_args and validate_args accept these; its tokenizer, model or first iteration fails."""
     has_data = any(name.endswith("data_path") for name in changes)
     params = STARTS | {"mock_data": not has_data} | changes
     argv = to_argv({name: value for name, value in params.items() if value is not None}, release)
@@ -381,6 +430,21 @@ def test_base_job_gets_through_its_first_iteration(release: str) -> None:
     for changes in ({}, llama, experts, stages):
         argv = to_argv(params | changes, release)
         assert check(argv, 8, release, machine=APEX, first_iteration=True) == []
+
+
+@pytest.mark.parametrize(
+    "data", [{"split": "99,1,0"}, {"split": "99,1"}, {"mock_data": False, "valid_data_path": ["v"]}]
+)
+def test_full_validation_of_several_sets_without_a_test_set(data: dict[str, Any]) -> None:
+    params = STARTS | {"mock_data": True, "full_validation": True, "multiple_validation_sets": True} | data
+    argv = to_argv(params, "core_v0.16.1")
+    assert check(argv, 8, "core_v0.16.1", machine=APEX, first_iteration=True) == []
+
+
+def test_several_validation_sets_need_full_validation() -> None:
+    argv = to_argv(STARTS | {"mock_data": True, "multiple_validation_sets": True}, "core_v0.16.1")
+    (problem,) = check(argv, 8, "core_v0.16.1", machine=APEX, first_iteration=True)
+    assert problem.rule == "iteration.several-validation-sets"
 
 
 def test_rules_look_at_settings_that_there_are() -> None:
@@ -454,7 +518,7 @@ def test_nearest_values() -> None:
 
 @pytest.mark.parametrize("release", known_releases())
 def test_every_rule_can_be_asked_of_every_release(release: str) -> None:
-    """A rule that names a setting no release has would raise."""
+    """A rule with a setting that no release has would raise an error."""
     values = BASE | {"moe_ffn_hidden_size": None}
     settings_of_job = Settings(release, values, 8, Machine())
     assert BEFORE_THE_MODEL.broken_by(settings_of_job) == []
@@ -492,7 +556,7 @@ def test_bad_declarations_are_refused(declaration: dict[str, Any], reason: str) 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_arguments_in_a_yaml_file_are_refused(release: str) -> None:
-    """Upstream takes nothing from the command line then, ``--save`` and ``--load`` included."""
+    """Upstream then ignores the command line, including ``--save`` and ``--load``."""
     assert rules_broken(release, yaml_cfg="model.yaml") == ["data.yaml-file"]
 
 
@@ -686,7 +750,7 @@ WITH_EXPERTS = EXPERTS | {"expert_model_parallel_size": 2}
 def test_models_without_transformer_engine(
     release: str, changes: dict[str, Any], rule: str | None, package: str | None
 ) -> None:
-    """As ``pretrain_gpt.py`` ends, or trains, where neither Transformer Engine nor Apex is installed."""
+    """The results are those of ``pretrain_gpt.py`` without Transformer Engine and Apex."""
     params = {name: value for name, value in (STARTS | BARE | changes).items() if value is not None}
     argv = to_argv(params, release)
     found = [problem.rule for problem in check(argv, 8, release, first_iteration=True)]
@@ -704,7 +768,7 @@ def test_norms_of_the_starter_without_gpus_are_sequence_parallel() -> None:
 
 def test_a_profile_without_transformer_engine_builds_no_layers_of_it() -> None:
     argv = to_argv(STARTS | BARE | {"transformer_impl": "transformer_engine"}, "core_v0.16.1")
-    assert check(argv, 8, "core_v0.16.1", first_iteration=True) == []  # nobody said what there is
+    assert check(argv, 8, "core_v0.16.1", first_iteration=True) == []  # the machine is unknown
     profile = Machine(is_complete=True)
     (problem,) = check(argv, 8, "core_v0.16.1", machine=profile, first_iteration=True)
     assert problem.rule == "model.transformer-engine"
@@ -736,7 +800,7 @@ SIZES = (
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.data())
 def test_no_size_raises(data: st.DataObject) -> None:
-    """Sizes of 0 and less get an answer: whatever divides by them asks first."""
+    """Sizes of 0 and less get a verdict: every rule that divides by them tests them first."""
     release = data.draw(st.sampled_from(known_releases()))
     table = program_table(release)
     others = [argument.flags[0] for argument in table if argument.type == "int" and not argument.is_list]
@@ -765,3 +829,155 @@ def test_expert_groups_of_no_gpu(release: str, changes: dict[str, Any]) -> None:
     (problem,) = check(to_argv(STARTS | changes, release), 8, release, machine=APEX, first_iteration=True)
     assert problem.rule == "parallel.expert-groups"
     assert problem.hint == "parallel sizes of at least 1"
+
+
+LLAMA: dict[str, Any] = {
+    "swiglu": True,
+    "normalization": "RMSNorm",
+    "group_query_attention": True,
+    "num_query_groups": 4,
+    "use_rotary_position_embeddings": True,
+    "position_embedding_type": "rope",
+    "use_rope_scaling": True,
+    "untie_embeddings_and_output_weights": True,
+}
+"""Flags with which upstream builds heterogeneous layers."""
+
+
+def layers_configuration(**changes: Any) -> str:
+    """Return a configuration of heterogeneous layers with the sizes of BASE and LLAMA."""
+    content: dict[str, Any] = {
+        "hidden_act": "silu",
+        "num_hidden_layers": 12,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "tie_word_embeddings": False,
+        "rope_theta": 10000.0,
+        "rope_scaling": {"factor": 8},
+        "block_configs": [{"attention": {"n_heads_in_group": size}} for size in (3, None, 3)],
+    }
+    return json.dumps({name: value for name, value in (content | changes).items() if value is not None})
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_heterogeneous_layers(release: str) -> None:
+    name = "heterogeneous_layers_config_encoded_json"
+    assert rules_broken(release, **LLAMA, **{name: layers_configuration()}) == []
+    for changes in (
+        {"block_configs": None},
+        {"block_configs": []},
+        {"block_configs": [{"attention": {"n_heads_in_group": 0}}]},
+        {"block_configs": [{"attention": {"n_heads_in_group": size}} for size in (2, 3)]},
+        {"rope_scaling": {}},
+        {"hidden_act": "gelu"},
+    ):
+        assert rules_broken(release, **LLAMA, **{name: layers_configuration(**changes)}) == [
+            "network.heterogeneous-layers"
+        ]
+    for where in ({name: layers_configuration()}, {"heterogeneous_layers_config_path": "layers.json"}):
+        argv = to_argv(BASE | LLAMA | where | {"swiglu": None}, release)
+        (problem,) = check(argv, 8, release)
+        assert (problem.rule, problem.hint) == ("network.heterogeneous-flags", "--swiglu")
+    sizes = layers_configuration(hidden_size=1024, tie_word_embeddings=True)
+    (problem,) = check(to_argv(BASE | LLAMA | {name: sizes}, release), 8, release)
+    assert problem.rule == "network.heterogeneous-sizes"
+    assert problem.hint == "--hidden-size 1024, no --untie-embeddings-and-output-weights"
+
+
+HYBRID_CONTEXT: dict[str, Any] = {
+    "context_parallel_size": 2,
+    "hybrid_context_parallel": True,
+    "calculate_per_token_loss": True,
+}
+OVERLAP: dict[str, Any] = {
+    "num_experts": 8,
+    "add_bias_linear": False,
+    "expert_model_parallel_size": 2,
+    "moe_token_dispatcher_type": "alltoall",
+    "overlap_moe_expert_parallel_comm": True,
+}
+PREDICTED: dict[str, Any] = {"mtp_num_layers": 1, "position_embedding_type": "rope"}
+RL: dict[str, Any] = {"perform_rl_step": True, "grpo_prompts_per_step": 16, "grpo_group_size": 4}
+SPARSE: dict[str, Any] = {
+    "experimental_attention_variant": "dsa",
+    "multi_latent_attention": True,
+    "add_bias_linear": False,
+    "dsa_indexer_n_heads": 4,
+    "dsa_indexer_head_dim": 32,
+    "dsa_indexer_topk": 16,
+}
+DELAYED: dict[str, Any] = OVERLAP | {"delay_wgrad_compute": True, "transformer_impl": "transformer_engine"}
+GRAPHS: dict[str, Any] = {"cuda_graph_impl": "transformer_engine"}
+
+
+@pytest.mark.parametrize(
+    ("release", "changes", "machine", "expected"),
+    [
+        ("core_v0.16.1", HYBRID_CONTEXT | {"external_cuda_graph": True}, {}, []),
+        (
+            "core_v0.16.1",
+            HYBRID_CONTEXT | {"enable_cuda_graph": True},
+            {},
+            ["parallel.hybrid-context-cuda-graph"],
+        ),
+        ("core_v0.16.1", OVERLAP | PREDICTED, {}, ["moe.overlap"]),
+        ("core_v0.17.1", OVERLAP | PREDICTED, {}, ["moe.overlap"]),
+        ("core_v0.18.2", OVERLAP | PREDICTED, {}, []),
+        ("core_v0.16.1", OVERLAP | {"recompute_modules": ["moe"]}, {}, []),
+        ("core_v0.17.1", OVERLAP | {"recompute_modules": ["moe"]}, {}, ["moe.overlap"]),
+        ("core_v0.18.2", OVERLAP | {"moe_layer_recompute": True}, {}, ["moe.overlap"]),
+        ("core_v0.16.1", DELAYED, {"transformer_engine": "2.8"}, []),
+        (
+            "core_v0.16.1",
+            DELAYED | GRAPHS,
+            {"transformer_engine": "2.8"},
+            ["moe.delayed-weight-gradients-in-graphs"],
+        ),
+        ("core_v0.16.1", DELAYED | GRAPHS, {"transformer_engine": "2.10"}, []),
+        ("core_v0.16.1", RL | {"global_batch_size": None}, {}, ["rl.samples"]),
+        ("core_v0.17.1", RL | {"global_batch_size": None}, {}, []),
+        ("core_v0.19.0", RL | {"global_batch_size": 96}, {}, ["rl.samples"]),
+        ("core_v0.18.2", RL | {"rl_num_parallel_generations": 8}, {}, ["rl.parallel-generations"]),
+        ("core_v0.18.2", RL | {"rl_parallel_generation_tasks": 3}, {}, ["rl.parallel-generations"]),
+        (
+            "core_v0.18.2",
+            RL | {"rl_parallel_generation_tasks": 3, "rl_partial_rollouts": True},
+            {},
+            [],
+        ),
+        (
+            "core_v0.18.2",
+            RL | {"rl_num_parallel_generations": 6, "rl_partial_rollouts": True},
+            {},
+            ["rl.parallel-generations"],
+        ),
+        (
+            "core_v0.18.2",
+            {"inference_dynamic_batching_sampling_backend": "flashinfer"},
+            {},
+            ["inference.sampling"],
+        ),
+        (
+            "core_v0.18.2",
+            {"inference_dynamic_batching_sampling_backend": "flashinfer"},
+            {"packages": ["flashinfer"]},
+            [],
+        ),
+        ("core_v0.19.0", {"inference_dynamic_batching_sampling_backend": "flashinfer"}, {}, []),
+        ("core_v0.19.0", SPARSE | {"dsa_kernel_backend": "cudnn"}, {}, ["network.sparse-attention-kernels"]),
+        (
+            "core_v0.19.0",
+            SPARSE | {"dsa_kernel_backend": "cudnn"},
+            {"packages": ["cudnn", "flash_mla"]},
+            [],
+        ),
+        ("core_v0.19.0", SPARSE, {}, []),
+    ],
+)
+def test_rare_features_of_each_release(
+    release: str, changes: dict[str, Any], machine: dict[str, Any], expected: list[str]
+) -> None:
+    """Found by comparing thousands of random command lines with each release."""
+    params = {name: value for name, value in (BASE | changes).items() if value is not None}
+    problems = check(to_argv(params, release), 8, release, machine=Machine.of(**machine))
+    assert [problem.rule for problem in problems] == expected

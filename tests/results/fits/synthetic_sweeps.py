@@ -1,4 +1,4 @@
-"""Synthetic sweeps whose noise is not the fitter's model: heavy tails, unequal variances, missing and diverged runs."""
+"""Synthetic sweeps whose noise violates the fit's model: heavy tails, unequal variances, missing or diverged runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands, reports and DAGs do not pay for numpy and scipy before they fit."""
+"""Commands, reports and DAGs import numpy and scipy only for fits."""
 
 from __future__ import annotations
 

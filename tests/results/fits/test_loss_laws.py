@@ -50,7 +50,7 @@ def test_one_size_is_refused() -> None:
 def test_two_sizes_are_refused() -> None:
     n = np.tile([1e8, 1e9], 5)
     d = np.geomspace(1e9, 1e11, 10)
-    assert "there are 2 values of N: a law in it needs 3" in refusal(n, d, CHINCHILLA.loss(n, d))
+    assert "the runs have 2 values of N: a law in it needs 3" in refusal(n, d, CHINCHILLA.loss(n, d))
 
 
 def test_a_narrow_range_is_refused() -> None:

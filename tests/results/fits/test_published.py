@@ -1,4 +1,4 @@
-"""The published laws give what their papers print."""
+"""The published laws give the values in their papers."""
 
 from __future__ import annotations
 

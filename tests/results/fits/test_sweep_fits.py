@@ -139,7 +139,7 @@ def test_cooldowns_are_runs_of_their_own_tokens(tmp_path: Path) -> None:
     runs = read(tree)
     assert sorted({run.tokens for run in runs.runs}) == [250 * 16 * 256, 400 * 16 * 256]
     trunks = [run for run in runs.runs if run.branch == "pretrain"]
-    assert len(trunks) == 3  # these logs keep the peak in all branches: nothing is known to be annealed
+    assert len(trunks) == 3  # these logs have the peak rate in all branches, so no branch counts as annealed
 
 
 def test_the_loss_law_knows_the_trunks_of_cooldowns(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How long jobs have waited in the queue, as polls have seen it."""
+"""The times that jobs waited in the queue, from polls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is rebuilt from the run directories is what was stored while the jobs ran."""
+"""A store rebuilt from the run directories equals the store that was written while the jobs ran."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def rebuilt(tree: RunTree, root: str) -> Results:
 
 
 def live(tree: RunTree, root: str) -> Results:
-    """Return what triggers store that read each log in chunks."""
+    """Return the rows that triggers store when they read each log in chunks."""
     writer = ResultWriter(SegmentStore(root), flush_s=600)
     for job in jobs_of(tree):
         for number in (1, 2):

@@ -1,4 +1,4 @@
-"""Segments appear whole or not at all; what is not a whole segment is passed over."""
+"""Segments are written atomically, and incomplete segments are ignored."""
 
 from __future__ import annotations
 

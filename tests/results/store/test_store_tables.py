@@ -1,4 +1,4 @@
-"""Every column is documented, and the documentation shows what is stored."""
+"""The documentation describes every stored column."""
 
 from __future__ import annotations
 

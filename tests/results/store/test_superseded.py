@@ -1,4 +1,4 @@
-"""Repeated iterations are resolved as the reader of logs does, and none is lost, whatever happened on the way."""
+"""Repeated iterations are resolved as in the reader of logs, and no iteration is lost."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_validation_of_an_iteration_that_was_repeated_is_superseded() -> None:
 
 
 def test_a_run_directory_that_was_made_anew_begins_with_attempt_1_again() -> None:
-    """Slurm's ids tell which attempt came later."""
+    """Slurm's ids determine which attempt is later."""
     store = SegmentStore(f"memory://{uuid.uuid4().hex}")
     for job_id, attempt, iterations in (("9", 1, (1, 2)), ("10", 2, (3, 4)), ("11", 1, (1, 2))):
         source = SOURCE._replace(job_id=job_id, attempt=attempt)

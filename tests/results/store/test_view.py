@@ -1,4 +1,4 @@
-"""The pages' picture of a sweep: brought up to date step by step, it is what the whole store says."""
+"""The incremental view of a sweep for the pages equals a view computed from the complete store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as data: what the report shows of fits, compute, evaluations and learning rate × batch."""
+"""Figures of the report as data: fits, compute, evaluations and learning rate × batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables for LaTeX print every text as it is written."""
+"""Tables for LaTeX print every text unchanged."""
 
 from __future__ import annotations
 

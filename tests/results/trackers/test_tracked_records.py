@@ -1,4 +1,4 @@
-"""What trackers receive of stored rows: each training as one series whose steps rise strictly."""
+"""The records that trackers receive: each training is one series with strictly increasing steps."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_branch_begins_with_its_trunk(store: SegmentStore) -> None:
     write_batches(store, [iterations(*range(1, 9)), iterations(5, 6, 7, source=BRANCH)])
     assert steps(store, LATER, stage="decay", decay="pretrain") == [1, 2, 3, 4, 5, 6]
     assert steps(store, LATER, stage="decay") == [5, 6]
-    # whoever describes a circle gets an answer too
+    # circular descriptions are handled, too
     assert steps(store, LATER, stage="decay", decay="pretrain", pretrain="decay") == [1, 2, 3, 4, 5, 6]
 
 
@@ -103,7 +103,7 @@ def test_names_from_logs_are_names_for_every_tracker(text: str) -> None:
 
 
 class _Memory(Tracker):
-    """Keeps records, and fails where a test wants it to."""
+    """Keeps records, and fails on request of a test."""
 
     def __init__(self, most: float = float("inf")) -> None:
         self.kept: dict[str, list[TrackedRecord]] = {}

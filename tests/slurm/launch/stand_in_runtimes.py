@@ -1,8 +1,8 @@
 """Stand-ins for container runtimes, which cannot run here: they run the command on the host.
 
-Each gives the command the environment that the documents of the runtime promise. The variables :data:`IMAGE` stand for
-those of an image, and a command sees the name of its runtime as ``CONTAINED_BY``. Options are read as the runtime
-reads them: what it does not know is an error.
+Each passes to the command the environment that the documentation of the runtime describes. The variables :data:`IMAGE`
+represent those of an image, and ``CONTAINED_BY`` contains the name of the runtime. Options are parsed as by the
+runtime: unknown options are errors.
 """
 
 from __future__ import annotations

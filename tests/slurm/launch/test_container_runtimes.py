@@ -1,4 +1,4 @@
-"""What a command finds in its environment: in a container whose runtime passes variables as its documents say."""
+"""The environment of a command in a container, for the documented behaviour of each runtime."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_the_profile_sets_wins_where_nothing_else_enters(runtime: str, bin_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", [*OWN_PROGRAM, "apptainer --no-eval"])
-def test_values_arrive_as_they_are(runtime: str, bin_folder: Path) -> None:
+def test_values_arrive_unchanged(runtime: str, bin_folder: Path) -> None:
     name, *options = runtime.split()
     given = {f"HOSTILE_{index}": value for index, value in enumerate(HOSTILE)}
     seen = environment_in(bin_folder, name, ContainedJob(), given, env=[*given], options=options)

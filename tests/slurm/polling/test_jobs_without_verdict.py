@@ -1,4 +1,4 @@
-"""Jobs that have ended without a verdict, by what the commands on a login node say."""
+"""Jobs that ended without a verdict, from the output of commands on a login node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_job_in_the_queue_is_waited_for(slurm: Any, stage: str) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_has_left_it_is_to_be_judged_until_it_is(slurm: Any, stage: str, tmp_path: Path) -> None:
+def test_a_job_that_left_the_queue_needs_a_verdict(slurm: Any, stage: str, tmp_path: Path) -> None:
     slurm.run("scancel 1002")
     never_ran = str(tmp_path / "other")
     assert stages_without_verdict([never_ran, stage], SlurmCommands(), slurm.run) == [stage]

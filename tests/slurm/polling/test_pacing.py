@@ -42,7 +42,7 @@ def test_patience_of_a_job(observation: Observation, quiet: float, expected: flo
     assert patience(JOB, observation, quiet) == pytest.approx(expected)
 
 
-def test_a_condition_s_command_runs_as_often_as_was_asked() -> None:
+def test_a_conditions_command_runs_at_its_interval() -> None:
     watch = Watch(key="x", commands=("true",), command_interval=20)
     assert patience(watch, Observation(NOW), 10 * HOUR) == 20
     assert patience(replace(watch, command_interval=0.0), Observation(NOW), 10 * HOUR) == 0
@@ -52,7 +52,7 @@ def test_a_condition_s_command_runs_as_often_as_was_asked() -> None:
     ("patiences", "expected"),
     [([], 15), ([0, 50], 15), ([30, 50], 30), ([500, 600], 60), ([float("inf")], 60)],
 )
-def test_the_most_impatient_watcher_decides(patiences: list[float], expected: float) -> None:
+def test_the_watcher_with_the_shortest_interval_decides(patiences: list[float], expected: float) -> None:
     assert pause(15, patiences) == expected
 
 
@@ -69,5 +69,5 @@ def test_the_most_impatient_watcher_decides(patiences: list[float], expected: fl
         ({"queue": None}, True),
     ],
 )
-def test_what_counts_as_news(change: dict, is_news: bool) -> None:
+def test_which_observations_count_as_a_change(change: dict, is_news: bool) -> None:
     assert (news(replace(RUNNING, **change)) != news(RUNNING)) is is_news

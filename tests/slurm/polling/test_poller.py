@@ -15,7 +15,7 @@ from airflow_megatron.slurm.polling.poller import Poller
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
 from airflow_megatron.slurm.states.job_states import JobState
-from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.states.observation import Observation, Unreachable, Watch
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, judge
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def no_jitter(monkeypatch):
     monkeypatch.setattr(poller_module.random, "uniform", lambda *_: 0.02)
 
 
-async def take(subscription, timeout: float = 10.0):
+async def take(subscription, timeout: float = 60.0):
     return await asyncio.wait_for(anext(subscription), timeout)
 
 
@@ -85,13 +85,21 @@ async def test_a_newcomer_does_not_wait_for_the_interval(slurm, opener):
     async with poller.subscribe(Watch(key="x", job_id="7")) as first:
         await take(first)
         async with poller.subscribe(Watch(key="x", job_id="7")) as second:
-            assert (await take(second, 5)).queue.state is JobState.RUNNING
+            assert (await take(second, 30)).queue.state is JobState.RUNNING
     assert poller.stats.commands == 2
 
 
 @pytest.mark.slow
-async def test_nobody_polls_more_often_than_the_site_permits(slurm, opener):
+async def test_polls_respect_the_minimum_interval_of_the_site(slurm, opener, monkeypatch):
     queue(slurm, QUEUE)
+    begun: list[float] = []
+    run = opener.transport.run
+
+    async def noted(script: str, *, timeout: float):
+        begun.append(time.monotonic())
+        return await run(script, timeout=timeout)
+
+    monkeypatch.setattr(opener.transport, "run", noted)
     commands = SlurmCommands(min_poll_interval=1.0)
     poller = Poller.shared("limited", opener, interval=0.05, commands=commands)
     assert Poller.shared("limited", opener, interval=0.05, commands=commands).interval == 1.0
@@ -99,13 +107,14 @@ async def test_nobody_polls_more_often_than_the_site_permits(slurm, opener):
     async with poller.subscribe(Watch(key="x", job_id="7")) as first:
         await take(first)
         async with poller.subscribe(Watch(key="x", job_id="7")) as second:
-            await take(second, 5)
-            assert 1.0 <= time.monotonic() - began < 2.5, "also for a newcomer"
+            await take(second)
+            # a poll counts from before its command: the first one opens the connection in between
+            assert 0.8 <= begun[1] - begun[0] < 2.5, "also for a newcomer"
             opener.transport.fail_with = "connection reset"
-            while (await take(second, 5)).unreachable is None:
+            while (await take(second)).unreachable is None:
                 pass
             opener.transport.fail_with = None
-            while (await take(second, 5)).unreachable is not None:
+            while (await take(second)).unreachable is not None:
                 pass
     assert poller.stats.commands - 1 <= time.monotonic() - began
 
@@ -122,9 +131,11 @@ async def test_failed_polls_change_nothing_and_recover(slurm, opener, caplog):
         assert observation.unreachable.reason == "connection reset"
         assert (observation.queue_ok, observation.accounting_ok, observation.queue) == (False, False, None)
         since = observation.unreachable.since
-        while observation.unreachable.failures < 4:
+        began = time.monotonic()
+        while time.monotonic() - began < 0.6:
             observation = await take(subscription)
-        assert observation.unreachable.since == pytest.approx(since, abs=0.01)
+        assert observation.unreachable.failures >= 2
+        assert observation.unreachable.since == pytest.approx(since, abs=0.3)
         assert poller.unreachable is not None
         newcomer = poller.subscribe(Watch(key="y", job_id="7"))
         assert (await take(newcomer, 1)).unreachable is not None
@@ -145,7 +156,7 @@ async def test_failed_polls_change_nothing_and_recover(slurm, opener, caplog):
     ]
 
 
-async def test_whatever_goes_wrong_is_a_failed_poll(opener, monkeypatch):
+async def test_every_error_is_a_failed_poll(opener, monkeypatch):
     poller = Poller.shared("cluster", opener, interval=0.05)
     monkeypatch.setattr(poller_module, "parse_poll", lambda *_: 1 / 0)
     async with poller.subscribe(Watch(key="x")) as subscription:
@@ -208,7 +219,7 @@ async def test_an_outage_of_weeks(monkeypatch, error, longest):
     assert slept[-1] == longest
 
 
-async def test_an_outage_lasts_as_long_whatever_the_clock_does(opener, monkeypatch):
+async def test_duration_of_an_outage_ignores_clock_changes(opener, monkeypatch):
     opener.transport.fail_with = "no route"
     poller = Poller.shared("cluster", opener, interval=0.05)
     async with poller.subscribe(Watch(key="x")) as subscription:
@@ -243,17 +254,18 @@ async def test_newcomers_one_after_the_other_do_not_flood_the_cluster(slurm, ope
     monkeypatch.setattr(poller_module, "NEWCOMER_SPACING_S", 0.5)
     poller = Poller.shared("cluster", opener, interval=60)
     subscriptions = []
+    began = time.monotonic()
     for number in range(30):
         subscriptions.append(poller.subscribe(Watch(key="x", job_id=str(number + 1))))
         await asyncio.sleep(0.05)
     await asyncio.gather(*(take(one) for one in subscriptions))
-    assert poller.stats.commands <= 5
+    assert poller.stats.commands <= 2 + (time.monotonic() - began) / 0.5
     for one in subscriptions:
         one.close()
 
 
 @pytest.mark.slow
-async def test_a_crowd_is_asked_about_in_several_commands(slurm, opener, monkeypatch):
+async def test_many_jobs_are_queried_in_several_commands(slurm, opener, monkeypatch):
     monkeypatch.setattr(poller_module, "WATCHES_PER_COMMAND", 40)
     queue(slurm, *(f"{number}|RUNNING|1|1|1|1|n1|None|j{number}" for number in range(100)))
     poller = Poller.shared("cluster", opener, interval=60)
@@ -280,7 +292,7 @@ async def test_several_clusters_at_once(slurm, opener, transport):
         well.subscribe(Watch(key="x", job_id="7")) as subscription,
     ):
         for _ in range(3):
-            assert (await take(subscription, 5)).queue.state is JobState.RUNNING
+            assert (await take(subscription, 30)).queue.state is JobState.RUNNING
 
 
 @pytest.fixture
@@ -315,7 +327,7 @@ async def test_garbage_collections_are_short_while_many_are_watched(slurm, opene
 
 
 @pytest.mark.slow
-async def test_a_crowd_leaves_the_event_loop_to_others(slurm, opener):
+async def test_many_jobs_do_not_block_the_event_loop(slurm, opener):
     """5,000 watchers that each have some work to do with their observation; garbage collections are in it."""
     count = 5000
     queue(slurm, *(f"{number}|RUNNING|1|1|1|1|n1|None|j{number}" for number in range(1, count + 1)))
@@ -378,7 +390,7 @@ async def test_every_log_gets_its_turn(slurm, opener, tmp_path, monkeypatch):
         while not (await take(subscription)).log_chunk:
             pass
 
-    await asyncio.wait_for(asyncio.gather(*(read(one) for one in subscriptions)), 10)
+    await asyncio.wait_for(asyncio.gather(*(read(one) for one in subscriptions)), 60)
     for one in subscriptions:
         one.close()
 
@@ -392,7 +404,7 @@ async def test_update_follows_the_next_attempt(slurm, opener):
         poller.wake()
         await asyncio.sleep(0)
         subscription.update(job_id="8", log_offset=0)
-        assert (await take(subscription, 5)).queue.job_id == "8"
+        assert (await take(subscription, 30)).queue.job_id == "8"
 
 
 async def test_idle_poller_closes_and_starts_again(slurm, opener, monkeypatch):
@@ -442,3 +454,19 @@ def test_pollers_end_with_their_loop(opener):
     asyncio.run(make())
     gc.collect()
     assert len(Poller._by_loop) <= before
+
+
+async def test_what_blocks_a_poll_is_asked_last(opener):
+    poller = Poller.shared("cluster", opener, interval=60)
+    each = [poller.subscribe(Watch(key=str(number))) for number in range(6)]
+    orders = set()
+    for _ in range(40):
+        for number, subscription in enumerate(each):
+            blocked = Unreachable(1.0, "blocked", 1) if number in (0, 3) else None
+            subscription.deliver(Observation(1.0, unreachable=blocked), subscription.version)
+        order = [int(subscription.key) - int(each[0].key) for subscription in poller._in_turn()]
+        assert sorted(order[:4]) == [1, 2, 4, 5]
+        orders.add(tuple(order[4:]))
+    assert orders == {(0, 3), (3, 0)}
+    for subscription in each:
+        subscription.close()

@@ -1,4 +1,4 @@
-"""The checkpoints of all runs of a cluster, listed by the real script."""
+"""The real script lists the checkpoints of all runs of a cluster."""
 
 from __future__ import annotations
 

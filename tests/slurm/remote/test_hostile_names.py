@@ -1,4 +1,4 @@
-"""Names and contents of one job's files, and its name in Slurm, change nothing of what a poll finds of another job."""
+"""Names and contents of a job's files, and its Slurm name, do not change a poll's result for another job."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _watch(run: Path, job_id: str) -> Watch:
 
 
 def _queue(slurm, *evil: str) -> None:
-    """A queue with the rows of two jobs, as a squeue that prints what it is asked for; accounting likewise."""
+    """A queue and accounting with the rows of two jobs, in the requested output format."""
     names = ["good", *evil]
     rows = "".join(
         f"printf '%s|{number}|FAILED|1|1|2|1|n1|None|%s\\n' \"$mark\" \"$(cat '{slurm.root}/name{number}')\"\n"
@@ -161,13 +161,13 @@ def _seen(slurm, *watches: Watch):
     )
 
 
-def _told(seen) -> dict[str, object]:
+def _without_times(seen) -> dict[str, object]:
     return {name: value for name, value in seen.items() if name not in ("time", "errors")}
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A run, beside which others change, and what a poll finds of it before they do."""
+    """A run and the result of its poll before other runs change."""
 
     run: Path
     slurm: Any
@@ -179,7 +179,7 @@ def good(slurm_of_module, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     run = _run(tmp_path_factory.mktemp("good"), "good")
     _queue(slurm_of_module, "evil")
     evil = _watch(_run(run.parent, "evil"), "8")
-    found = _told(_seen(slurm_of_module, evil, _watch(run, "7")))
+    found = _without_times(_seen(slurm_of_module, evil, _watch(run, "7")))
     assert found["queue"].state is JobState.FAILED
     assert found["accounting"].exit_code == 3
     assert found["checkpoint_files"] == {"iter_0000005": {".metadata": 2}}
@@ -196,15 +196,15 @@ def test_files_of_one_job_change_nothing_of_another(
     _queue(good.slurm, "evil")
     watches = (_watch(evil, "8"), _watch(good.run, "7"))
     PLACES[place](evil, SEPARATORS[separator])
-    assert _told(_seen(good.slurm, *watches)) == good.found
-    assert _told(_seen(good.slurm, *reversed(watches))) == good.found
+    assert _without_times(_seen(good.slurm, *watches)) == good.found
+    assert _without_times(_seen(good.slurm, *reversed(watches))) == good.found
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=repr)
 def test_the_name_of_one_job_changes_nothing_of_another(good: Seen, answer: bytes) -> None:
     text = answer.decode()
     _queue(good.slurm, *(f"x{odd.decode(errors='surrogateescape')}{text}" for odd in SEPARATORS.values()))
-    assert _told(_seen(good.slurm, _watch(good.run, "7"))) == good.found
+    assert _without_times(_seen(good.slurm, _watch(good.run, "7"))) == good.found
 
 
 def test_a_listing_keeps_names_apart(slurm, tmp_path: Path) -> None:
@@ -252,21 +252,21 @@ SLOW_GLOBS = [f"/{'*/' * depth}{last}" for depth in range(5, 25, 2) for last in 
 
 
 @pytest.mark.parametrize("number", [1, 20])
-def test_a_pattern_for_the_whole_file_system_holds_nobody(
+def test_a_pattern_for_the_whole_file_system_delays_no_job(
     slurm, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling, "GLOB_SECONDS", 1)
     good = _run(tmp_path, "good")
     (good / "found_1").touch()
     _queue(slurm)
-    before = _told(_seen(slurm, _watch(good, "7")))
+    before = _without_times(_seen(slurm, _watch(good, "7")))
     assert before["matches"] == {f"{good}/found_*": (f"{good}/found_1",)}
     watches = (Watch(key="evil", globs=tuple(SLOW_GLOBS[-number:])), _watch(good, "7"))
     begin = time.monotonic()
     found = parse_poll(watches, slurm.run(poll_script(watches)))
     assert time.monotonic() - begin < 30
-    assert _told(vars(found["good"])) == before
+    assert _without_times(vars(found["good"])) == before
     assert set(found["evil"].matches) | {error.partition(" ")[0] for error in found["evil"].errors} == set(
         SLOW_GLOBS[-number:]
     )
-    assert any("cannot be looked for within 1 s" in error for error in found["evil"].errors)
+    assert any("cannot be expanded within 1 s" in error for error in found["evil"].errors)

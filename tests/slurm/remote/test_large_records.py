@@ -1,4 +1,4 @@
-"""Records of a job may be as large as it likes: reading them takes no time from the jobs that are read with it."""
+"""Records of any size do not delay the reading of other jobs in the same poll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a cluster's Slurm commands are called."""
+"""The command lines of a cluster's Slurm commands."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_any_text_survives_a_here_document(text):
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\udc80"])
-def test_what_no_shell_can_carry(value):
+def test_text_that_no_shell_can_pass_on(value):
     with pytest.raises(QuotingError):
         quote(value)
 

@@ -1,4 +1,4 @@
-"""Secrets that are handed to an attempt: written by its submission, read by its job, and then removed."""
+"""Secrets of an attempt: its submission writes them, its job reads them, and then they are deleted."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def secrets_of(attempt: Attempt) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
-def test_odd_values_arrive_as_they_are(shell, slurm, request_for):
+def test_unusual_values_arrive_unchanged(shell, slurm, request_for):
     request = replace(request_for(), secrets={f"S{index}": value for index, value in enumerate(ODD.values())})
     done = subprocess.run(
         SHELLS[shell],
@@ -91,7 +91,7 @@ def test_odd_values_arrive_as_they_are(shell, slurm, request_for):
     assert secrets_of(request.attempt) == request.secrets
 
 
-def test_nothing_else_of_a_submission_holds_them(slurm, request_for):
+def test_no_other_part_of_a_submission_contains_them(slurm, request_for):
     request = replace(request_for(), secrets={"HF_TOKEN": VALUE})
     assert slurm.submit(request).status == "submitted"
     assert VALUE not in repr(request)
@@ -102,7 +102,7 @@ def test_nothing_else_of_a_submission_holds_them(slurm, request_for):
             assert not any(form in path.read_text(errors="replace") for form in forms), path
 
 
-def test_an_attempt_that_is_submitted_gets_nothing_more(slurm, request_for):
+def test_a_submitted_attempt_gets_no_further_secrets(slurm, request_for):
     request = request_for()
     assert slurm.submit(request).status == "submitted"
     assert slurm.submit(replace(request, secrets={"HF_TOKEN": VALUE})).status == "recorded"
@@ -110,9 +110,9 @@ def test_an_attempt_that_is_submitted_gets_nothing_more(slurm, request_for):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("said", ["Invalid account", "job submit limit"])
-def test_what_slurm_does_not_take_leaves_none(said, slurm, request_for):
-    slurm.behave("sbatch", f"echo 'sbatch: error: {said}' >&2; exit 1")
+@pytest.mark.parametrize("refusal_text", ["Invalid account", "job submit limit"])
+def test_a_refused_submission_leaves_no_secrets(refusal_text, slurm, request_for):
+    slurm.behave("sbatch", f"echo 'sbatch: error: {refusal_text}' >&2; exit 1")
     request = replace(request_for(), secrets={"HF_TOKEN": VALUE})
     assert slurm.submit(request).status in ("refused", "deferred")
     assert secrets_of(request.attempt) == {}
@@ -144,7 +144,7 @@ def test_they_are_written_into_no_folder_of_others(obstacle, slurm, request_for,
         place.mkdir(mode=0o755)
     outcome = slurm.submit(request)
     assert outcome.status == "refused"
-    assert "is not a folder of our own" in outcome.message
+    assert "is not a private folder of this user" in outcome.message
     assert list(elsewhere.iterdir()) == []
     assert slurm.calls("sbatch") == []
 
@@ -218,7 +218,7 @@ def run_job(directory: Path, command: str, secrets: dict[str, str], shell: str =
     """Run a job's script on secrets that were delivered; return its exit status."""
     folder = directory / "secrets"
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-    (directory / "jobid").write_text("7\n")  # as whoever submits it does
+    (directory / "jobid").write_text("7\n")  # as the submitter does
     for name, value in secrets.items():
         (folder / name).write_bytes(value.encode())
         (folder / name).chmod(0o600)
@@ -228,7 +228,7 @@ def run_job(directory: Path, command: str, secrets: dict[str, str], shell: str =
     )
     environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", **more}
     done = subprocess.run(
-        [shell], input=script.encode(), env=environment, capture_output=True, check=False, timeout=30
+        [shell], input=script.encode(), env=environment, capture_output=True, check=False, timeout=120
     )
     assert not any(
         value.encode() in done.stdout + done.stderr for value in secrets.values() if len(value) > 5
@@ -238,7 +238,7 @@ def run_job(directory: Path, command: str, secrets: dict[str, str], shell: str =
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "dash"])
-def test_a_job_sees_the_odd_values_as_they_are(shell, tmp_path):
+def test_a_job_sees_unusual_values_unchanged(shell, tmp_path):
     few = {f"S{index}": value for index, value in enumerate(ODD.values()) if len(value) < 1000}
     assert run_job(tmp_path / "1", f"env -0 >{tmp_path}/seen", few, shell) == 0
     seen = dict(item.partition("=")[::2] for item in (tmp_path / "seen").read_bytes().decode().split("\0"))

@@ -1,4 +1,4 @@
-"""The same scripts under every shell that /bin/sh may be on a login node, and through a login shell."""
+"""The scripts run in every shell that /bin/sh can be on a login node, and in a login shell."""
 
 from __future__ import annotations
 

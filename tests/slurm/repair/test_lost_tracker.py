@@ -1,4 +1,4 @@
-"""Writing the tracker again, in real shells."""
+"""Restoring a lost tracker file, in real shells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged checkpoints set aside: the decision, and the script in real shells."""
+"""Quarantine of damaged checkpoints: the decision, and the script in real shells."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def test_decision() -> None:
     step = decide(folder, tracked=20)
     assert isinstance(step, Quarantine)
     assert (step.iteration, step.back_to, step.tracked) == (20, 10, 20)
-    assert isinstance(decide(folder, tracked=10), NoQuarantine)  # 30 is a save that was cut off: never loaded
+    assert isinstance(
+        decide(folder, tracked=10), NoQuarantine
+    )  # 30 is an interrupted save, which is never loaded
     assert isinstance(decide({**folder, "iter_0000020": "unverifiable"}, tracked=20), NoQuarantine)
     assert isinstance(decide(folder, tracked=None), NoQuarantine)
 
@@ -59,7 +61,7 @@ def test_the_log_takes_precedence_over_the_listing() -> None:
     assert isinstance(decide(folder, tracked=20), NoQuarantine)
 
 
-def test_progress_is_not_given_up_and_rollbacks_end() -> None:
+def test_progress_is_kept_and_rollbacks_end() -> None:
     alone = {"iter_0000010": "incomplete"}
     stop = decide(alone, tracked=10)
     assert isinstance(stop, NoQuarantine)
@@ -73,7 +75,7 @@ def test_progress_is_not_given_up_and_rollbacks_end() -> None:
     assert isinstance(used_up, NoQuarantine)
     assert used_up.hopeless
     gone = decide({"iter_0000010": "complete"}, tracked=20, quarantined=2)
-    assert isinstance(gone, Quarantine)  # nothing to rename: only the tracker moves
+    assert isinstance(gone, Quarantine)  # nothing to rename, only the tracker changes
 
 
 @given(
@@ -82,7 +84,7 @@ def test_progress_is_not_given_up_and_rollbacks_end() -> None:
     st.none() | st.integers(0, 9),
     st.integers(0, 3),
 )
-def test_the_next_attempt_never_goes_back_to_what_is_not_complete(
+def test_the_next_attempt_never_uses_an_incomplete_checkpoint(
     verdicts, tracked, damaged, quarantined
 ) -> None:
     named = {f"iter_{number:07d}": verdict for number, verdict in verdicts.items()}
@@ -166,7 +168,7 @@ def test_killed_between_its_two_steps(folder: Path) -> None:
     assert "failed_iter_0000020" in names(folder)
 
 
-def test_directory_gone(folder: Path) -> None:
+def test_missing_directory(folder: Path) -> None:
     shutil.rmtree(folder / "iter_0000020")
     assert run(folder).status == "moved"
     assert tracker(folder) == "10"
@@ -179,7 +181,9 @@ def test_never_more_than_the_limit(folder: Path) -> None:
     assert tracker(folder) == "20"
     for count in range(2):
         assert run(folder).done
-        (folder / "iter_0000020").mkdir()  # the run comes by again, and is damaged again
+        (
+            folder / "iter_0000020"
+        ).mkdir()  # the run reaches the iteration again, and the checkpoint is damaged again
         (folder / "latest_checkpointed_iteration.txt").write_text("20")
         kept = [name for name in names(folder) if name.startswith("failed_")]
         assert len(kept) == count + 1
@@ -188,7 +192,7 @@ def test_never_more_than_the_limit(folder: Path) -> None:
     assert tracker(folder) == "20"
 
 
-def test_a_folder_that_changed_is_left_alone(folder: Path) -> None:
+def test_a_folder_that_changed_is_not_touched(folder: Path) -> None:
     (folder / "latest_checkpointed_iteration.txt").write_text("30")
     assert run(folder).status == "refused"
     shutil.rmtree(folder / "iter_0000010")
@@ -198,7 +202,7 @@ def test_a_folder_that_changed_is_left_alone(folder: Path) -> None:
     assert "iter_0000020" in names(folder)
 
 
-def test_a_link_is_renamed_and_its_target_left(folder: Path) -> None:
+def test_a_link_is_renamed_but_not_its_target(folder: Path) -> None:
     target = folder.parent / "trunk"
     (folder / "iter_0000020").rename(target)
     (folder / "iter_0000020").symlink_to(target)

@@ -1,4 +1,4 @@
-"""Going back to an earlier checkpoint: the choice, and the script in real shells."""
+"""Rollback to an earlier checkpoint: the choice, and the script in real shells."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ OVER = Verdict(Outcome.ROLLED_OVER, "over")
         ([bad()], 0, 30),
         ([bad(25)], 0, 20),
         ([bad(20)], 0, 10),
-        ([bad(25), bad(25)], 20, 10),  # the same end again: further back
+        ([bad(25), bad(25)], 20, 10),  # the same failure again: go further back
         ([bad(), bad()], 30, 20),
-        ([bad(15), bad(25)], 10, 20),  # later than last time: the checkpoint made since then is good
+        ([bad(15), bad(25)], 10, 20),  # later than last time, so the checkpoint saved since then is valid
         ([bad(25), OVER, bad(25)], 20, 20),
     ],
 )
@@ -61,7 +61,7 @@ def test_nothing_to_go_back_to() -> None:
         choose_rollback([10], [bad(), bad()], tracked=10, began_at=10)
     with pytest.raises(RollbackError):
         choose_rollback([10], [bad()], tracked=None, began_at=0)
-    # beyond the tracker: a save that was cut off after all files were there is not what training would load
+    # beyond the tracker: training would not load a checkpoint whose save was interrupted after the last file
     assert choose_rollback([10, 20], [bad()], tracked=10, began_at=0) == Rollback(10, 10)
 
 
@@ -88,7 +88,7 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_newer_checkpoints_and_what_was_made_of_them_are_set_aside(run_dir: Path, shell: str) -> None:
+def test_newer_checkpoints_and_their_outputs_are_renamed(run_dir: Path, shell: str) -> None:
     script = rollback_script(str(run_dir), Rollback(10, 30))
     aside = parse_rollback(answer(script, shell))
     assert len(aside) == 12
@@ -105,10 +105,10 @@ def test_newer_checkpoints_and_what_was_made_of_them_are_set_aside(run_dir: Path
         assert "rolled_back_iter_20" in names(run_dir / folder)
         assert "iter_20" not in names(run_dir / folder)
     assert "rolled_back_iter_20.done" in names(run_dir / "converted_checkpoints")
-    assert parse_rollback(answer(script, shell)) == []  # once more, after an answer that was lost
+    assert parse_rollback(answer(script, shell)) == []  # repeated after a lost answer
 
 
-def test_a_second_rollback_keeps_what_the_first_set_aside(run_dir: Path) -> None:
+def test_a_second_rollback_keeps_the_files_of_the_first(run_dir: Path) -> None:
     parse_rollback(answer(rollback_script(str(run_dir), Rollback(20, 30))))
     (run_dir / "checkpoints" / "iter_0000030").mkdir()
     (run_dir / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("30")
@@ -116,12 +116,12 @@ def test_a_second_rollback_keeps_what_the_first_set_aside(run_dir: Path) -> None
     assert {"rolled_back_iter_0000030", "rolled_back_iter_0000030.2"} <= names(run_dir / "checkpoints")
 
 
-def test_what_was_set_aside_is_no_checkpoint() -> None:
+def test_renamed_checkpoints_do_not_count() -> None:
     for name in ("rolled_back_iter_0000020", "rolled_back_iter_0000020.2", "failed_iter_0000020"):
         assert iteration_of(name) is None
 
 
-def test_a_folder_that_changed_meanwhile_is_left_alone(run_dir: Path) -> None:
+def test_a_folder_that_changed_meanwhile_is_not_touched(run_dir: Path) -> None:
     tracker = run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
     tracker.write_text("40")
     with pytest.raises(RollbackError, match="holds 40, not 30 any more"):
@@ -148,9 +148,9 @@ def test_cut_answers() -> None:
     for parse in (parse_rollback, parse_fresh_start):
         with pytest.raises(TransportError):
             parse(CommandResult(0, "aside x", ""))
-    said = answer(fresh_start_script("/proc/self", 1))
+    answer_text = answer(fresh_start_script("/proc/self", 1))
     with pytest.raises(FreshStartError):
-        parse_fresh_start(said)
+        parse_fresh_start(answer_text)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -1,12 +1,15 @@
-"""What squeue and sacct print for arrays, heterogeneous jobs, federations and requeues, by release of Slurm."""
+"""Output of squeue and sacct for arrays, heterogeneous jobs, federations and requeues, by release of Slurm."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_megatron.slurm.polling.poll import CONTROLLER_CALLS, parse_poll, poll_script
+from airflow_megatron.slurm.states.controller_rows import parse_controller_row
 from airflow_megatron.slurm.states.job_ids import job_ids
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Watch
@@ -15,7 +18,7 @@ from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, judge
 TRAIN = Expectation("train", train_iters=100, complete=lambda files: True)
 
 
-def ask(slurm, job_ids: list[str], queue: str = "", accounting: str = "", status: int = 0):
+def polled(slurm, job_ids: list[str], queue: str = "", accounting: str = "", status: int = 0):
     slurm.behave("squeue", f"cat <<'E'\n{queue}\nE")
     slurm.behave("sacct", f"cat <<'E'\n{accounting}\nE\nexit {status}")
     watches = [Watch(key=job_id, job_id=job_id) for job_id in job_ids]
@@ -43,7 +46,7 @@ def test_ids(text: str, ids: tuple[str, ...]) -> None:
 
 
 @given(st.text())
-def test_any_text_is_at_least_itself(text: str) -> None:
+def test_any_text_gives_an_id(text: str) -> None:
     assert job_ids(text)
 
 
@@ -52,7 +55,7 @@ def test_huge_ranges_are_not_written_out() -> None:
 
 
 def test_array(slurm) -> None:
-    seen = ask(
+    seen = polled(
         slurm,
         ["7_1", "7_2", "7_5", "7_9"],
         "7_[5-9%2]|PENDING|1700000000|N/A|N/A|1||JobArrayTaskLimit|a\n"
@@ -74,10 +77,10 @@ def test_array(slurm) -> None:
 
 def test_heterogeneous_job(slurm) -> None:
     rows = "7+{0}|{1}|1700000000|1700000100|1700003700|{2}|n{2}|None|a"
-    seen = ask(slurm, ["7"], "\n".join((rows.format(0, "RUNNING", 1), rows.format(1, "RUNNING", 2))))
+    seen = polled(slurm, ["7"], "\n".join((rows.format(0, "RUNNING", 1), rows.format(1, "RUNNING", 2))))
     assert judge(seen["7"], TRAIN).outcome is Outcome.ACTIVE
     ended = "7+{0}|{3}|{1}|0:0|1700000000|1700000100|1700000200|100|1|n{2}|None|a"
-    seen = ask(
+    seen = polled(
         slurm,
         ["7"],
         accounting="\n".join((ended.format(0, "TIMEOUT", 1, 7), ended.format(1, "TIMEOUT", 2, 8))),
@@ -101,7 +104,7 @@ def test_components_of_a_heterogeneous_job_are_one_job(
 ) -> None:
     row = "7+{0}|{1}|{2}|{3}:0|1700000000|1700000100|1700000200|100|1|n{4}|None|a"
     text = "\n".join((row.format(0, 7, leader, 3, 1), row.format(1, 8, other, 0, 2)))
-    whole = ask(slurm, ["7"], accounting=text)["7"].accounting
+    whole = polled(slurm, ["7"], accounting=text)["7"].accounting
     assert (whole.job_id, whole.state, whole.exit_code, whole.node_list) == ("7", state, 3, nodes)
 
 
@@ -109,16 +112,16 @@ def test_federation(slurm) -> None:
     record = "201326599|201326599|{0}|{1}:0|1700000000|1700000100|1700000200|100|1|n1|None|a"
     for rows in (("REVOKED", 0), ("FAILED", 1)), (("FAILED", 1), ("REVOKED", 0)):
         text = "\n".join(record.format(*row) for row in rows)
-        assert ask(slurm, ["201326599"], accounting=text)["201326599"].accounting.state is JobState.FAILED
+        assert polled(slurm, ["201326599"], accounting=text)["201326599"].accounting.state is JobState.FAILED
     header = "CLUSTER: alps\n201326599|RUNNING|1700000000|1700000100|1700003700|1|n1|None|a"
-    assert judge(ask(slurm, ["201326599"], header)["201326599"], TRAIN).outcome is Outcome.ACTIVE
+    assert judge(polled(slurm, ["201326599"], header)["201326599"], TRAIN).outcome is Outcome.ACTIVE
 
 
 @pytest.mark.parametrize(
     "state", ["PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING", "COMPLETING"]
 )
 def test_requeued_job_under_the_same_id(slurm, state: str) -> None:
-    seen = ask(
+    seen = polled(
         slurm,
         ["7"],
         f"7|{state}|1700000000|N/A|N/A|1||BeginTime|a",
@@ -129,9 +132,9 @@ def test_requeued_job_under_the_same_id(slurm, state: str) -> None:
 
 
 def test_purged_from_the_queue_and_not_yet_in_accounting(slurm) -> None:
-    assert judge(ask(slurm, ["7"])["7"], TRAIN).outcome is Outcome.UNKNOWN
+    assert judge(polled(slurm, ["7"])["7"], TRAIN).outcome is Outcome.UNKNOWN
     lagging = "7|7|RUNNING|0:0|1700000000|1700000100|Unknown|100|1|n1|None|a"
-    assert judge(ask(slurm, ["7"], accounting=lagging)["7"], TRAIN).outcome is Outcome.UNKNOWN
+    assert judge(polled(slurm, ["7"], accounting=lagging)["7"], TRAIN).outcome is Outcome.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -157,12 +160,12 @@ def test_purged_from_the_queue_and_not_yet_in_accounting(slurm) -> None:
 def test_accounting_of_every_end(
     slurm, text: str, state: JobState, code: int, signal: int, times: str
 ) -> None:
-    row = ask(slurm, ["7"], accounting=f"7|7|{text}|{times}|0|1|None assigned|None|a")["7"].accounting
+    row = polled(slurm, ["7"], accounting=f"7|7|{text}|{times}|0|1|None assigned|None|a")["7"].accounting
     assert (row.state, row.exit_code, row.exit_signal, row.node_list) == (state, code, signal, "")
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "enabled"),
+    ("output", "status", "enabled"),
     [
         ("Slurm accounting storage is disabled", 1, False),  # 20.02 to 23.02
         ("Slurm accounting storage is disabled", 0, False),
@@ -171,8 +174,8 @@ def test_accounting_of_every_end(
         ("sh: 12: sacct: not found", 127, False),
     ],
 )
-def test_sacct_that_does_not_answer(slurm, said: str, status: int, enabled: bool) -> None:
-    seen = ask(slurm, ["7"], accounting=said, status=status)["7"]
+def test_sacct_that_does_not_answer(slurm, output: str, status: int, enabled: bool) -> None:
+    seen = polled(slurm, ["7"], accounting=output, status=status)["7"]
     assert not seen.accounting_ok
     assert seen.accounting_enabled is enabled
     assert judge(seen, TRAIN).outcome is Outcome.UNKNOWN
@@ -191,12 +194,31 @@ def test_without_sacct_the_exit_record_decides(slurm, tmp_path) -> None:
     assert "[exit.json]" in verdict.reason
 
 
-def test_the_controller_is_not_asked_about_thousands_at_once(slurm) -> None:
-    """Each job is a request of its own, and sites limit those; the others have their turn at the next poll."""
+def test_the_controller_is_not_queried_for_thousands_of_jobs(slurm) -> None:
+    """Each job is a separate request, and sites limit requests; the remaining jobs follow at the next poll."""
     slurm.behave("scontrol", 'cat >"$FAKE_SLURM/asked"')
     ids = [str(number) for number in range(1, 301)]
     queue = "\n".join(f"{number}|FAILED|1|1|1|1|n1|None|a" for number in ids)
-    ask(slurm, ids, queue, status=127)
-    asked = (slurm.root / "asked").read_text().splitlines()
-    assert asked == [f"show job {number}" for number in ids[:CONTROLLER_CALLS]]
+    polled(slurm, ids, queue, status=127)
+    queried = (slurm.root / "asked").read_text().splitlines()
+    assert queried == [f"show job {number}" for number in ids[:CONTROLLER_CALLS]]
     assert len(slurm.calls("scontrol")) == 1
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        " UserId=x",
+        " HetJobIdSet=x UserId=x",
+        " UserId=x JobState=A Reason= Dependency= ",
+        " StartTime=1",
+        " NodeList=",
+    ],
+)
+def test_no_row_holds_the_loop(unit: str) -> None:
+    """Slurm quotes nothing, and a job chooses its name and its comment."""
+    fields = "UserId=a JobState=FAILED Reason=None Dependency= Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=1:0 "
+    for head in ("JobId=7 JobName=", f"JobId=7 JobName=x {fields}"):
+        begin = time.thread_time()
+        parse_controller_row(head + unit * (16_000 // len(unit)))
+        assert time.thread_time() - begin < 0.1

@@ -14,15 +14,15 @@ from airflow_megatron.slurm.states.reasons import needs_a_person
         ("AssocMaxCpuMinutesPerJobLimit", "more processors than its account may"),
         ("QOSMaxMemoryPerJob", "more memory than its QOS gives"),
         ("AssocMaxBillingPerJob", "more billing than its account may"),
-        ("QOSMinGRES", "fewer GPUs than its QOS takes"),
-        ("QOSMinCpuNotSatisfied", "fewer processors than its QOS takes"),
-        ("PartitionConfig", "more than the partition gives"),
+        ("QOSMinGRES", "fewer GPUs than its QOS requires"),
+        ("QOSMinCpuNotSatisfied", "fewer processors than its QOS requires"),
+        ("PartitionConfig", "more than the partition allows"),
         ("(launch failed requeued held)", "scontrol release"),
         ("job_requeued_in_held_state", "scontrol release"),
         ("DependencyNeverSatisfied", "cancel it"),
     ],
 )
-def test_waits_that_do_not_end_by_themselves(reason: str, hint: str) -> None:
+def test_reasons_that_need_a_person(reason: str, hint: str) -> None:
     assert hint in (needs_a_person(reason) or "")
 
 
@@ -65,5 +65,5 @@ def test_waits_that_do_not_end_by_themselves(reason: str, hint: str) -> None:
         "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
     ],
 )
-def test_waits_that_may_end_by_themselves(reason: str) -> None:
+def test_reasons_that_may_pass(reason: str) -> None:
     assert needs_a_person(reason) is None

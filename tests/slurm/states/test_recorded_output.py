@@ -1,4 +1,4 @@
-"""Output recorded of real clusters, read as a poll reads it; tests/fixtures/slurm/README.md says where from."""
+"""Recorded output of real clusters, parsed as in a poll; tests/fixtures/slurm/README.md lists the sources."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RECORDED = Path(__file__).parents[2] / "fixtures" / "slurm"
 TRAIN = Expectation("train", train_iters=100, complete=lambda files: True)
 A, F = Outcome.ACTIVE, Outcome.FAILED
 
-# The jobs of tests/fixtures/slurm/22.05: id → how they are judged and, where it is told, the exit code.
+# The jobs of tests/fixtures/slurm/22.05: id → the expected outcome and, if known, the exit code.
 ENDS = {
     "1": (Outcome.ROLLED_OVER, 0),
     "2": (F, 3),
     "3": (F, 0),
     "4": (Outcome.ROLLED_OVER, 0),
     "5": (Outcome.CANCELLED, 0),
-    "6": (Outcome.CANCELLED, None),  # cancelled while it was held: sacct never hears of it
+    "6": (Outcome.CANCELLED, None),  # cancelled while it was held, so sacct never lists it
     "8": (F, 1),
     "9": (Outcome.RETRYABLE, 0),
     "12_1": (Outcome.ROLLED_OVER, 0),
@@ -40,18 +40,28 @@ ENDS = {
 WAITING = ["7", "10", "11", "17", "18", "20", "32", "34", "35", "36", "39"]
 
 
-def poll(slurm, job_ids, *, accounting: str = "", controller: bool = True):
+def poll(slurm, job_ids, *, accounting: str = "", controller: bool = True, comment: str = ""):
+    """Return what a poll sees.
+
+    :param comment: further lines of scontrol, which a job has put into its comment
+    """
     folder = RECORDED / "22.05"
+    rows = slurm.root / "scontrol.txt"
+    rows.write_text((folder / "scontrol.txt").read_text() + comment)
     slurm.behave("squeue", f"cat {folder / 'squeue.txt'}")
     slurm.behave("sacct", accounting or f"cat {folder / 'sacct.txt'}")
-    # as the real one: it repeats each question, and knows no id that slurmctld has forgotten
+    # as the real program: it repeats each id, and does not know ids that slurmctld has forgotten
     show = (
-        f'grep -E "^JobId=$id |^JobId=[0-9]+ HetJobId=$id " {folder / "scontrol.txt"}'
-        f' || grep "ArrayJobId=${{id%%_*}} ArrayTaskId=${{id##*_}} " {folder / "scontrol.txt"}'
+        f'grep -E "^JobId=$id |^JobId=[0-9]+ HetJobId=$id " {rows}'
+        f' || grep "ArrayJobId=${{id%%_*}} ArrayTaskId=${{id##*_}} " {rows}'
         ' || echo "slurm_load_jobs error: Invalid job id specified" >&2'
     )
-    asked = f'while read -r word job id; do echo "scontrol: $word $job $id"; {show}; done; echo "scontrol: "'
-    slurm.behave("scontrol", asked if controller else "echo 'Unable to contact slurm controller' >&2; exit 1")
+    scontrol_script = (
+        f'while read -r word job id; do echo "scontrol: $word $job $id"; {show}; done; echo "scontrol: "'
+    )
+    slurm.behave(
+        "scontrol", scontrol_script if controller else "echo 'Unable to contact slurm controller' >&2; exit 1"
+    )
     watches = [Watch(key=job_id, job_id=job_id) for job_id in job_ids]
     return parse_poll(watches, slurm.run(poll_script(watches)))
 
@@ -62,21 +72,21 @@ def test_ended_job(slurm, job_id: str) -> None:
     assert (verdict.outcome, verdict.exit_code) == ENDS[job_id]
 
 
-def test_waiting_jobs_whatever_accounting_remembers_of_them(slurm) -> None:
+def test_waiting_jobs_despite_older_accounting_records(slurm) -> None:
     """Jobs 32, 34 and 35 are REQUEUED by sacct, with an end; the queue has them pending again."""
     seen = poll(slurm, WAITING)
     assert {judge(one, TRAIN).outcome for one in seen.values()} == {A}
     assert slurm.calls("sacct") == []
     assert slurm.calls("scontrol") == []
     reasons = {job_id: judge(one, TRAIN).reason for job_id, one in seen.items()}
-    for job_id, told in {
+    for job_id, message in {
         "7": "scontrol release",
         "17": "has failed: cancel it",
-        "18": "more nodes than the partition gives",
+        "18": "more nodes than the partition allows",
         "34": "scontrol release",
         "35": "scontrol release",
     }.items():
-        assert told in reasons[job_id]
+        assert message in reasons[job_id]
 
 
 @pytest.mark.parametrize(
@@ -101,13 +111,27 @@ def test_without_accounting_the_exit_code_comes_from_the_controller(slurm, accou
     assert len(slurm.calls("squeue")) == len(slurm.calls("sacct")) == len(slurm.calls("scontrol")) == 1
 
 
+@pytest.mark.parametrize("changes", [{}, {"JobId=2": "JobId=99 HetJobId=2 HetJobOffset=1"}])
+def test_a_comment_that_looks_like_the_row_of_another_job_does_not_change_it(slurm, changes) -> None:
+    """A job may set its comment, and Slurm prints the line breaks in it."""
+    rows = (RECORDED / "22.05" / "scontrol.txt").read_text().splitlines()
+    own = next(row for row in rows if row.startswith("JobId=2 "))
+    imitated = own.replace("JobState=FAILED", "JobState=COMPLETED").replace("ExitCode=3:0", "ExitCode=0:0")
+    assert imitated != own
+    for old, new in changes.items():
+        imitated = imitated.replace(old, new, 1)
+    seen = poll(slurm, ["2"], accounting="exit 127", comment=f"{imitated}\n")["2"]
+    assert seen.controller is None
+    assert judge(seen, TRAIN).outcome is F
+
+
 def test_a_failed_scontrol_adds_nothing(slurm) -> None:
     seen = poll(slurm, ["2", "9"], accounting="exit 127", controller=False)["2"]
     assert seen.controller is None
     assert judge(seen, TRAIN).exit_code is None
 
 
-def test_job_forgotten_by_all_is_never_judged(slurm) -> None:
+def test_job_unknown_to_slurm_gets_no_verdict(slurm) -> None:
     verdict = judge(poll(slurm, ["4711"])["4711"], TRAIN)
     assert verdict.outcome is Outcome.UNKNOWN
     assert "purged" in verdict.reason
@@ -159,7 +183,7 @@ def _expected(text: str) -> dict[str, str]:
     "path", sorted(RECORDED.glob("*/show-job-*.txt")), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_other_releases(path: Path) -> None:
-    """The first line of each file says what its other lines mean."""
+    """The first line of each file describes its other lines."""
     head, *lines = path.read_text().splitlines()
     row = parse_controller_row(" ".join(line.strip() for line in lines if line.strip()))
     assert row is not None

@@ -1,4 +1,4 @@
-"""How many nodes an attempt gets, and which it keeps off."""
+"""The number of nodes of an attempt, and its excluded nodes."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_excluded_nodes_leave_enough(wanted: int, excluded: tuple[str, ...], kep
     assert chosen(wanted, excluded) == Allocation(wanted, kept)
 
 
-def test_the_spec_keeps_off_nodes_too() -> None:
+def test_the_spec_excludes_nodes_too() -> None:
     assert chosen(2, ("n3", "n2"), kept_off="n1") == Allocation(2, ("n3",))
     assert chosen(2, ("n3", "n2"), kept_off="n[1-2]") == Allocation(2, ("n3", "n2"))
 
 
-def test_nothing_known_of_the_partition() -> None:
+def test_unknown_partition() -> None:
     assert chosen(4, ("n9",), partition=None) == Allocation(4, ("n9",))
 
 
@@ -66,7 +66,7 @@ def test_fewer_nodes_after_losses() -> None:
 def test_fewer_nodes_when_too_few_are_left() -> None:
     half = {**FOUR, "n3": False, "n4": False}
     assert chosen(4, smaller=(3, 2), partition=half) == Allocation(2)
-    # n2 is excluded, n1 alone is good: the smallest number, and the exclusion stays possible
+    # n2 is excluded and only n1 is available: the smallest number, and the exclusion is kept
     assert chosen(4, ("n2",), smaller=(3, 2), partition=half) == Allocation(2, ("n2",))
     assert chosen(4, ("n2",), smaller=(3,)) == Allocation(3, ("n2",))
 

@@ -1,8 +1,9 @@
-"""Arrays against a file-backed Slurm: which attempts they contain, and what an interrupted submission leaves."""
+"""Arrays with a file-backed Slurm: their attempts, and the state after an interrupted submission."""
 
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def tasks(tmp_path: Path) -> list[ArrayTask]:
 
 @pytest.fixture
 def request_of(tmp_path: Path, tasks: list[ArrayTask]):
-    """Return a function that makes the request of a new array of all tasks."""
+    """Return a function that creates the request of a new array of all tasks."""
     numbers = iter(range(1, 100))
 
     def make() -> ArrayRequest:
@@ -97,7 +98,7 @@ def test_one_sbatch_for_all(slurm, request_of, tasks):
         assert Path(task.log_file).read_text() == "a line"
 
 
-def test_asking_again_changes_nothing(slurm, request_of):
+def test_repeating_the_call_changes_nothing(slurm, request_of):
     request = request_of()
     submit(slurm, request)
     again = submit(slurm, request)
@@ -121,7 +122,7 @@ def test_array_script_becomes_the_script_of_its_task(slurm, request_of, tasks):
 
 
 @pytest.mark.slow
-def test_an_attempt_that_somebody_else_has_is_left_out(slurm, request_of, tasks):
+def test_an_attempt_of_another_submitter_is_left_out(slurm, request_of, tasks):
     assert slurm.submit(alone(tasks[1])).job_id == "1001"
     request = request_of()
     outcome = submit(slurm, request)
@@ -134,7 +135,7 @@ def test_an_attempt_that_somebody_else_has_is_left_out(slurm, request_of, tasks)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", STOPS)
-def test_killed_submission_is_taken_up(slurm, request_of, tasks, stop):
+def test_killed_submission_is_taken_over(slurm, request_of, tasks, stop):
     request = request_of()
     old, new = STOPS[stop]
     script = array_script(request)
@@ -157,7 +158,7 @@ def test_killed_submission_is_taken_up(slurm, request_of, tasks, stop):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", STOPS)
-def test_a_point_alone_takes_up_its_task(slurm, request_of, tasks, stop):
+def test_a_single_point_takes_over_its_task(slurm, request_of, tasks, stop):
     request = request_of()
     slurm.run(array_script(request).replace(*STOPS[stop]))
     outcomes = [slurm.submit(replace(alone(task), visibility_window_s=0)) for task in tasks]
@@ -217,13 +218,14 @@ def test_refused_array_gives_its_attempts_back(slurm, request_of, tasks):
 
 @pytest.mark.slow
 def test_live_submitter_is_waited_for(slurm, request_of, tasks):
-    slurm.behave("sbatch", 'sleep 2; accept "$@"; echo $id')
+    slurm.behave("sbatch", 'until [ -e "$FAKE_SLURM/go" ]; do sleep 0.05; done; accept "$@"; echo $id')
     request = request_of()
     process = slurm.start(array_script(request))
     while not (Path(request.array.directory) / "claim.1" / "sbatch.started").exists():
         assert process.poll() is None
     assert slurm.submit(alone(tasks[0])).status == "pending"
-    assert slurm.submit(replace(alone(tasks[0]), busy_wait_s=10)).job_id == "1001_0"
+    threading.Timer(0.5, (slurm.root / "go").touch).start()
+    assert slurm.submit(replace(alone(tasks[0]), busy_wait_s=60)).job_id == "1001_0"
     process.communicate()
 
 

@@ -42,7 +42,7 @@ def test_nothing_to_cancel(slurm):
     assert slurm.calls("scancel") == []
 
 
-def test_silent_controller_is_no_answer(slurm):
+def test_silent_controller_is_an_error(slurm):
     slurm.behave("squeue", 'echo "slurm_load_jobs error: Socket timed out" >&2; exit 1')
     with pytest.raises(TransportError, match="Socket timed out"):
         cancel(slurm, ("1", "a"))
@@ -53,7 +53,7 @@ def withdraw(slurm, attempt):
 
 
 @pytest.mark.slow
-def test_a_withdrawn_attempt_loses_its_job_although_nobody_knew_the_id(slurm, request_for):
+def test_the_job_of_a_withdrawn_attempt_is_cancelled_without_a_recorded_id(slurm, request_for):
     slurm.behave("sbatch", 'accept "$@"; kill -9 $$')
     slurm.behave("squeue", "exit 1")
     request = request_for(1)
@@ -65,14 +65,15 @@ def test_a_withdrawn_attempt_loses_its_job_although_nobody_knew_the_id(slurm, re
     assert slurm.jobs == ["1002"]
 
 
-def test_a_submission_under_way_cancels_what_it_gets(slurm, request_for):
-    slurm.behave("sbatch", 'sleep 1; accept "$@"; echo $id')
+def test_a_submission_in_progress_cancels_its_new_job(slurm, request_for):
+    slurm.behave("sbatch", 'until [ -e "$FAKE_SLURM/go" ]; do sleep 0.05; done; accept "$@"; echo $id')
     request = request_for()
     process = slurm.start(submission_script(request))
     while not slurm.calls("sbatch"):
         time.sleep(0.02)
     assert withdraw(slurm, request.attempt).cancelled == ()
-    process.communicate(timeout=20)
+    (slurm.root / "go").touch()
+    process.communicate(timeout=60)
     assert slurm.calls("scancel") == ["1001"]
     assert slurm.jobs == []
 
@@ -87,6 +88,6 @@ def test_nothing_is_submitted_for_a_withdrawn_attempt(slurm, request_for):
     assert slurm.calls("sbatch") == []
 
 
-def test_a_mark_that_cannot_be_written_is_no_withdrawal(slurm, request_for):
+def test_without_a_written_mark_there_is_no_withdrawal(slurm, request_for):
     with pytest.raises(TransportError, match=r"cannot write .*withdrawn"):
         withdraw(slurm, request_for().attempt)

@@ -1,4 +1,4 @@
-"""The words behind ``#SBATCH``."""
+"""The arguments in ``#SBATCH`` lines."""
 
 from __future__ import annotations
 

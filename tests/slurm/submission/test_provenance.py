@@ -1,4 +1,4 @@
-"""The record of what an attempt has run with, written by a real shell."""
+"""The provenance record of an attempt, written by a real shell."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_uncommitted_changes(origins: Origins, tmp_path: Path) -> None:
 
 @pytest.fixture
 def in_container(origins: Origins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Origins:
-    """A job whose Python exists in its container alone; the runtime counts how often it is started."""
+    """A job whose Python exists only in its container; the runtime counts its starts."""
     runtime = tmp_path / "runtime"
     place = Path(origins.python).parents[2]
     hidden = tmp_path / "in the container"
@@ -139,7 +139,7 @@ def test_a_container_and_what_is_installed_in_it(in_container: Origins, tmp_path
     assert described["sha256_of_first_mib"] == hashlib.sha256(b"SIF").hexdigest()
     environments = tmp_path / "runs" / ".environments"
     assert json.loads((environments / f"{found['environment']}.json").read_text()) == {"packages": PACKAGES}
-    # it is not started for the next job, nor on the login node
+    # the container is started neither for the next job nor on the login node
     (tmp_path / "attempt" / "provenance.json").unlink()
     assert record(in_container, tmp_path)["environment"] == found["environment"]
     assert (tmp_path / "starts").read_text() == "started\n"

@@ -1,4 +1,4 @@
-"""Attempts queued behind the stage before theirs: what they do at their start, who takes them up or withdraws them."""
+"""Attempts queued behind the previous stage: their start, takeover and withdrawal."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ DISTRIBUTED = {"__0_0.distcp": "x", ".metadata": "x", "metadata.json": "x", "com
 
 
 def started(before: Before, done: subprocess.CompletedProcess[str]) -> bool:
-    """Return whether a job has run its command; whatever it did must be whole."""
+    """Return whether a job has run its command; its output must be complete."""
     assert done.stderr == ""
     runs = "runs" in done.stdout
     assert done.returncode == (0 if runs else STEPPED_BACK_EXIT_CODE)
@@ -154,7 +154,7 @@ def test_training_has_finished_with_its_last_complete_checkpoint(
         (None, False),
     ],
 )
-def test_end_in_good_order(before: Before, record: str | None, runs: bool) -> None:
+def test_orderly_end(before: Before, record: str | None, runs: bool) -> None:
     before.saved(100, LEGACY)
     if record is not None:
         before.ended(2, record)
@@ -185,7 +185,7 @@ def test_command_needs_its_outputs(before: Before) -> None:
     assert started(before, before.start(training=False))
 
 
-def test_files_may_show_late(before: Before) -> None:
+def test_files_may_become_visible_late(before: Before) -> None:
     before.ended(2)
     later = subprocess.Popen(["sh", "-c", 'sleep 1; mkdir "$0"', str(before.output)])
     try:
@@ -240,7 +240,7 @@ def test_withdrawn_attempt_has_not_finished(before: Before) -> None:
 
 
 @pytest.mark.parametrize(("word", "runs"), [("due", True), ("start", True), ("back", False)])
-def test_who_has_decided_first_is_right(before: Before, word: str, runs: bool) -> None:
+def test_the_first_decision_counts(before: Before, word: str, runs: bool) -> None:
     (before.own / "ahead_decision").symlink_to(f"decided.{word}")
     if not runs:
         before.ended(2)
@@ -265,13 +265,13 @@ def test_job_whose_number_another_attempt_has_does_not_touch_it(
     assert before.decision is None
 
 
-def test_record_goes_there_and_back() -> None:
+def test_record_survives_a_round_trip() -> None:
     behind = QueuedBehind("a.b", 1, 3, ("7", "8_2"), "x-1")
     assert QueuedBehind.from_record(behind.to_record("s.p.c.a1")) == behind
     assert [QueuedBehind.from_record(text) for text in (None, "", "a b", "a b c d e f")] == [None] * 4
 
 
-def test_dependency_of_a_command_needs_slurms_word_too() -> None:
+def test_dependency_on_a_command_needs_its_success() -> None:
     behind = QueuedBehind("a", 1, 1, ("7",), "x")
     assert StageBefore(behind, "/r/a", outputs=("/r/o",)).dependency == "afterok:7"
     assert StageBefore(behind, "/r/a", "/r/tracker", 5).dependency == "afterany:7"
@@ -331,7 +331,7 @@ def test_submission_is_recorded_as_one_ahead(queued: Queued) -> None:
 
 
 @pytest.mark.slow
-def test_its_task_takes_it_up_once(queued: Queued) -> None:
+def test_its_task_takes_it_over_once(queued: Queued) -> None:
     assert queued.taken()
     assert queued.taken()
     assert decision_in(queued.state()[0].decision) == "due"
@@ -341,7 +341,7 @@ def test_its_task_takes_it_up_once(queued: Queued) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fate", ["back", "cancelled", "never", "goes on"])
-def test_what_cannot_start_is_freed(queued: Queued, fate: str) -> None:
+def test_an_attempt_that_cannot_start_is_freed(queued: Queued, fate: str) -> None:
     job = queued.slurm.root / "jobs" / "1001"
     if fate == "back":
         queued.decided("back")
@@ -360,7 +360,7 @@ def test_what_cannot_start_is_freed(queued: Queued, fate: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_has_started_is_taken_up_though_the_queue_has_lost_it(queued: Queued) -> None:
+def test_a_started_attempt_is_taken_over_without_a_queue_record(queued: Queued) -> None:
     queued.decided("start")
     (queued.slurm.root / "jobs" / "1001").unlink()
     assert queued.taken()
@@ -392,7 +392,7 @@ def test_withdrawing_again_after_an_interruption(queued: Queued) -> None:
     assert queued.withdrawn() == ([1], [])
 
 
-def test_what_has_started_is_not_withdrawn(queued: Queued) -> None:
+def test_a_started_attempt_is_not_withdrawn(queued: Queued) -> None:
     queued.decided("start")
     assert queued.withdrawn() == ([], [1])
     assert queued.slurm.jobs == ["1001"]
@@ -402,7 +402,7 @@ def test_what_has_started_is_not_withdrawn(queued: Queued) -> None:
 def test_full_disk_decides_nothing(queued: Queued) -> None:
     if os.geteuid() == 0:
         shutil.rmtree(queued.directory / "claim.1")
-        (queued.directory / "ahead_decision").mkdir()  # no link can be made, nor read
+        (queued.directory / "ahead_decision").mkdir()  # links can be neither created nor read
     else:
         queued.directory.chmod(0o555)
     with pytest.raises(TransportError, match="nothing can be written"):
@@ -412,8 +412,8 @@ def test_full_disk_decides_nothing(queued: Queued) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(4))
-def test_start_taking_up_and_withdrawing_at_once(queued: Queued, tmp_path: Path, round_: int) -> None:
-    """Whoever is first decides, and the two others go by it: nothing that runs is withdrawn, nothing withdrawn runs."""
+def test_concurrent_start_takeover_and_withdrawal(queued: Queued, tmp_path: Path, round_: int) -> None:
+    """The first of the three wins, and the others accept it: no running job is withdrawn, and no withdrawn job runs."""
     output = tmp_path / "output"
     (tmp_path / "run" / ".jobs" / "train" / "1").mkdir(parents=True)
     (tmp_path / "run" / ".jobs" / "train" / "1" / "exit.json").write_text(WELL)

@@ -1,4 +1,4 @@
-"""Limits on the jobs in the queue, kept by callers that submit at the same time."""
+"""Limits on queued jobs with concurrent submissions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_megatron.slurm.submission.single_job import submission_script
 
 @pytest.fixture
 def limited(request_for, tmp_path):
-    """Return a function that makes requests of jobs of their own within limits."""
+    """Return a function that creates requests of separate jobs with limits."""
 
     def make(point: str, *limits: QueueLimit, sweep: str = "sweep", **changes: object):
         attempt = Attempt(f"{sweep}.{point}.train.a1", str(tmp_path / "run" / point / ".jobs" / "train"), 1)
@@ -63,7 +63,7 @@ def test_jobs_of_others_count_for_the_cluster_and_not_for_the_sweep(slurm, limit
 
 
 @pytest.mark.slow
-def test_an_attempt_that_has_a_job_is_no_new_one(slurm, limited):
+def test_an_attempt_with_a_job_needs_no_place(slurm, limited):
     limit = QueueLimit(1)
     slurm.submit(limited("a", limit))
     assert slurm.submit(limited("a", limit)).status == "recorded"
@@ -118,7 +118,7 @@ def test_an_unknown_outcome_keeps_its_place_for_the_visibility_window(slurm, lim
         "unsigned",
     ],
 )
-def test_who_else_counts(slurm, limited, tmp_path, line, status):
+def test_which_other_callers_count(slurm, limited, tmp_path, line, status):
     now = int(time.time())
     start = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     place = announce(
@@ -145,11 +145,11 @@ def test_the_tasks_of_an_array_count_each(slurm, limited, tmp_path):
     announce(tmp_path, "sweep.array.a1", f"elsewhere 5 1 {now - 2} submitting 4\n")
     assert slurm.submit(limited("a", QueueLimit(7), jobs=4)).status == "deferred"
     assert slurm.submit(limited("a", QueueLimit(8), jobs=4)).status == "submitted"
-    with pytest.raises(ValueError, match="is 4 jobs at once, and max_jobs is 3"):
+    with pytest.raises(ValueError, match="submits 4 jobs at once, and max_jobs is 3"):
         limited("b", QueueLimit(3), jobs=4)
 
 
-def test_no_answer_of_squeue_is_no_room(slurm, limited):
+def test_without_an_answer_of_squeue_there_is_no_room(slurm, limited):
     slurm.behave("squeue", 'echo "slurm_load_jobs error: Socket timed out" >&2; exit 1')
     outcome = slurm.submit(limited("a", QueueLimit(5)))
     assert (outcome.status, outcome.waits_for) == ("deferred", "recovery")
@@ -159,7 +159,7 @@ def test_no_answer_of_squeue_is_no_room(slurm, limited):
 
 @pytest.mark.slow
 def test_many_callers_at_once_stay_within_the_limit(slurm, limited):
-    """Half of them are killed on the way, and what these leave behind blocks nobody."""
+    """Half of them are killed during the submission, and their remaining files block no other caller."""
     slurm.behave("sbatch", 'sleep 0.0$((($$ % 9) + 1)); accept "$@"; echo $id')
     requests = [
         limited(f"p{number}", QueueLimit(5), visibility_window_s=2, busy_wait_s=5) for number in range(24)
@@ -170,7 +170,7 @@ def test_many_callers_at_once_stay_within_the_limit(slurm, limited):
         if number % 2:
             time.sleep(0.02 * (number % 10))
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
 
     with concurrent.futures.ThreadPoolExecutor(24) as pool:
         list(pool.map(call, range(24)))
@@ -182,7 +182,7 @@ def test_many_callers_at_once_stay_within_the_limit(slurm, limited):
 
 
 def test_a_limit_below_one_is_refused():
-    with pytest.raises(ValueError, match="lets nothing run"):
+    with pytest.raises(ValueError, match="permits no job"):
         QueueLimit(0)
 
 

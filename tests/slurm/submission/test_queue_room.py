@@ -1,4 +1,4 @@
-"""Whose turn it is to submit."""
+"""The order of waiting submissions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from airflow_megatron.slurm.submission.queue_room import LET_GO_S, TRY_AGAIN_S, 
 
 
 class Site:
-    """A room and the queue that it looks at.
+    """A room and the queue that it observes.
 
-    :param interval: seconds between two looks
+    :param interval: seconds between two polls
     """
 
     def __init__(self, interval: float = 15.0) -> None:
@@ -40,16 +40,16 @@ class Site:
                 self.rows[job_id] = replace(row, state=JobState.COMPLETED)
 
     def look(self, *, answers: bool = True) -> list[str]:
-        """Poll once; return who is let go."""
+        """Poll once; return the submissions that may proceed."""
         self.now += self.interval
         seen = Observation(time=self.now, queue_ok=answers, user_jobs=dict(self.rows) if answers else {})
-        gone = [name for name, one in self.waiting.items() if self.room.may_go(one, seen)]
-        for name in gone:
+        released = [name for name, one in self.waiting.items() if self.room.may_go(one, seen)]
+        for name in released:
             self.room.leave(self.waiting.pop(name))
-        return gone
+        return released
 
 
-def test_as_many_go_as_there_is_room_first_come_first_served() -> None:
+def test_free_places_are_given_in_order_of_arrival() -> None:
     site = Site()
     site.run("s.a", "s.b", "other")
     for name in ("s.1", "s.2", "s.3", "t.1"):
@@ -63,14 +63,14 @@ def test_as_many_go_as_there_is_room_first_come_first_served() -> None:
     assert site.look() == ["s.2"]
 
 
-def test_who_never_arrives_frees_the_place_again() -> None:
+def test_a_task_that_does_not_submit_frees_its_place() -> None:
     site = Site(interval=LET_GO_S / 2)
     site.wait("s.1", limits=(QueueLimit(1),))
     site.wait("s.2", limits=(QueueLimit(1),))
     assert [site.look() for _ in range(4)] == [["s.1"], [], ["s.2"], []]
 
 
-def test_a_job_that_came_and_ended_between_two_looks_frees_its_place() -> None:
+def test_a_job_that_ended_between_two_polls_frees_its_place() -> None:
     site = Site()
     site.wait("s.1", limits=(QueueLimit(1),))
     site.wait("s.2", limits=(QueueLimit(1),))
@@ -80,7 +80,7 @@ def test_a_job_that_came_and_ended_between_two_looks_frees_its_place() -> None:
     assert site.look() == ["s.2"]
 
 
-def test_two_runs_that_wait_for_one_attempt_go_together_and_take_one_place() -> None:
+def test_two_runs_of_one_attempt_take_one_place() -> None:
     site = Site()
     first, second = (Waiting("s.1", 1.0, (QueueLimit(1),)) for _ in range(2))
     for one in (first, second):
@@ -92,42 +92,42 @@ def test_two_runs_that_wait_for_one_attempt_go_together_and_take_one_place() -> 
     assert not site.room.may_go(site.waiting["s.2"], seen)
 
 
-def test_nobody_goes_while_squeue_does_not_answer() -> None:
+def test_no_task_continues_while_squeue_does_not_answer() -> None:
     site = Site()
     site.wait("s.1", recovers=True)
     assert site.look(answers=False) == []
     assert site.look() == ["s.1"]
 
 
-def test_a_controller_that_is_back_gets_few_at_first_then_more() -> None:
+def test_after_an_outage_submissions_increase_slowly() -> None:
     site = Site()
     for number in range(60):
         site.wait(f"s.{number:02}", recovers=True)
     sizes = []
     while site.waiting:
-        gone = site.look()
-        site.run(*gone)
-        sizes.append(len(gone))
+        released = site.look()
+        site.run(*released)
+        sizes.append(len(released))
     assert sizes == [1, 2, 4, 8, 16, 29]
 
 
 @pytest.mark.slow
-def test_a_thousand_that_slurm_refuses_try_twice_a_minute() -> None:
+def test_a_thousand_refused_tasks_try_twice_a_minute() -> None:
     site = Site()
     site.run(*(f"r.{number}" for number in range(40)))
     for number in range(1000):
         site.wait(f"s.{number:03}", refused_at=40)
     tried = 0
     for _ in range(40):  # ten minutes
-        gone = site.look()
-        tried += len(gone)
-        for name in gone:
+        released = site.look()
+        tried += len(released)
+        for name in released:
             site.wait(name, refused_at=40)
     assert tried == 40 * site.interval / TRY_AGAIN_S
     site.end("r.1", "r.2", "r.3")
-    gone = site.look()
-    assert len(gone) in (3, 4)
-    site.run(*gone)
+    released = site.look()
+    assert len(released) in (3, 4)
+    site.run(*released)
 
 
 @pytest.mark.parametrize("refused_at", [0, 2])

@@ -1,4 +1,4 @@
-"""Attempts queued behind one another: what they do when they start, and how they are withdrawn."""
+"""Attempts queued behind one another: their start and withdrawal."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ EXIT = '{{"exit_code": {code}, "signal": {signal}, "host": "n1", "nodes": "n1", 
 @pytest.mark.parametrize(
     ("tracker", "record", "status"),
     [
-        pytest.param(None, None, None, id="the attempt before was killed"),
+        pytest.param(None, None, None, id="the previous attempt was killed"),
         pytest.param("50", EXIT.format(code=0, signal="null"), None, id="rolled over"),
-        pytest.param("50", EXIT.format(code=1, signal='"TERM"'), None, id="asked to stop"),
+        pytest.param("50", EXIT.format(code=1, signal='"TERM"'), None, id="told to stop by a signal"),
         pytest.param("50", EXIT.format(code=143, signal="null"), None, id="stopped by SIGTERM"),
         pytest.param("50", EXIT.format(code=16, signal="null"), None, id="Megatron wants to be resumed"),
         pytest.param("50", EXIT.format(code=9, signal="null"), 9, id="crashed"),
@@ -58,9 +58,7 @@ def test_guard(
     done = subprocess.run(
         [shell, "-c", f"set -eu\n{prologue}\necho trains"], capture_output=True, text=True, check=False
     )
-    if (
-        tracker != "100"
-    ):  # of an attempt before that has not finished, what Python knows is what the shell does
+    if tracker != "100":  # for an unfinished previous attempt, Python and the shell decide in the same way
         assert runs_after(ExitRecord.from_json(read_object(record))) is (status is None)
     began_at = previous.parent / "began_at"
     assert (began_at.read_text() if began_at.exists() else None) == (
@@ -130,5 +128,5 @@ def test_the_attempt_that_is_due():
     assert current_attempt(StageRecord((first, second, third), None)) == 1
     assert current_attempt(StageRecord((judged, second, third), None)) == 2
     assert current_attempt(StageRecord((judged, replace(second, verdict=verdict), third), None)) == 3
-    # an attempt that is not chained is due, whoever has judged the one before
+    # an attempt that is not chained is due, regardless of who judged the previous one
     assert current_attempt(StageRecord((first, replace(second, chained=False)), None)) == 2

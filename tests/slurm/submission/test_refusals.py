@@ -1,4 +1,4 @@
-"""sbatch's refusals, as Slurm 22.05 and 23.11 print them, lead to the key that has to be changed."""
+"""sbatch's errors in Slurm 22.05 and 23.11 lead to hints with the key to change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY = f"{FAILED}Job violates accounting/QOS policy (job submit limit, user's 
         (f"sbatch: error: QOSMaxNodePerUserLimit\n{POLICY}", "nodes"),
         (f"sbatch: error: AssocMaxWallDurationPerJobLimit\n{POLICY}", "time"),
         (f"sbatch: error: QOSMaxGRESPerUser\n{POLICY}", "gpus_per_node"),
-        (f"sbatch: error: QOSMinGRES\n{POLICY}", "ask for more"),
+        (f"sbatch: error: QOSMinGRES\n{POLICY}", "request more"),
         (f"{FAILED}Requested time limit is invalid (missing or exceeds some limit)", "slurm.time"),
         (f"{FAILED}Requested node configuration is not available", "gpus_per_node"),
         (f"{FAILED}Node count specification invalid", "nodes"),
@@ -33,7 +33,7 @@ POLICY = f"{FAILED}Job violates accounting/QOS policy (job submit limit, user's 
         ("sbatch: unrecognized option '--bogus'", "slurm.options"),
     ],
 )
-def test_the_mend_names_the_key(text: str, key: str) -> None:
+def test_the_hint_names_the_key(text: str, key: str) -> None:
     assert key in refusal_hint(text)
 
 

@@ -18,15 +18,15 @@ def timed_out(progress: Progress | None) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("now", "before", "told"),
+    ("now", "before", "message"),
     [
         (Progress(1, 40), [], "reached iteration 40"),
         (Progress(saved=20), [], "saved iteration 20"),
         (Progress(outputs=("/r/a",)), [], "made /r/a"),
         (Progress(1, 80), [Progress(1, 40)], "reached iteration 80"),
         (Progress(31, 38, 30), [Progress(1, 40, 20)], "saved iteration 30"),
-        # a slower attempt that went on from what the one before has saved somewhere
-        (Progress(31, 38), [Progress(1, 40)], "went on from iteration 31"),
+        # a slower attempt that continued from a checkpoint of the previous one
+        (Progress(31, 38), [Progress(1, 40)], "continued from iteration 31"),
         (Progress(outputs=("/r/a", "/r/b")), [Progress(outputs=("/r/a",))], "made /r/b"),
         (Progress(), [], None),
         (Progress(1, 40), [Progress(1, 40)], None),  # it begins anew each time
@@ -34,15 +34,15 @@ def timed_out(progress: Progress | None) -> Verdict:
         (Progress(outputs=("/r/a",)), [Progress(outputs=("/r/a",))], None),
     ],
 )
-def test_a_walltime_end_that_got_further_is_a_roll_over(
-    now: Progress, before: list[Progress], told: str | None
+def test_a_walltime_end_with_progress_is_a_roll_over(
+    now: Progress, before: list[Progress], message: str | None
 ) -> None:
     verdict = with_progress(timed_out(now), [timed_out(item) for item in before])
-    assert verdict.outcome is (Outcome.ROLLED_OVER if told else Outcome.FAILED)
-    assert told is None or told in verdict.reason
+    assert verdict.outcome is (Outcome.ROLLED_OVER if message else Outcome.FAILED)
+    assert message is None or message in verdict.reason
 
 
-def test_other_ends_stay_what_they_are() -> None:
+def test_verdicts_on_other_ends_do_not_change() -> None:
     crashed = replace(timed_out(Progress(1, 40)), state=JobState.FAILED)
     assert with_progress(crashed, []) == crashed
     assert with_progress(timed_out(None), []) == timed_out(None)

@@ -1,4 +1,4 @@
-"""When a job that Slurm does not know is taken for lost."""
+"""The time after which a job that Slurm does not report counts as lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_megatron.slurm.states.observation import AccountingRow, Observation
 from airflow_megatron.slurm.verdicts.missing_job import MissingJob
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict, judge
 
-GONE = Observation(time=1000.0, queue_ok=True, accounting_ok=True)
+MISSING = Observation(time=1000.0, queue_ok=True, accounting_ok=True)
 RUNNING = AccountingRow("7", "x.a1", JobState.RUNNING, "RUNNING", 0, 0)
 EXIT = ExitRecord.from_json({"exit_code": 0, "ended": 900.0, "job_id": "7"})
 
@@ -34,8 +34,8 @@ class Watching:
 
 def test_lost_after_the_window() -> None:
     watching = Watching()
-    assert watching.look(GONE, 6).outcome is Outcome.UNKNOWN
-    verdict = watching.look(GONE)
+    assert watching.look(MISSING, 6).outcome is Outcome.UNKNOWN
+    verdict = watching.look(MISSING)
     assert (verdict.outcome, verdict.job_id) == (Outcome.RETRYABLE, "7")
     assert verdict.reason.startswith("the job is in neither squeue nor sacct")
     assert "for 60 s: Slurm has forgotten it" in verdict.reason
@@ -44,12 +44,12 @@ def test_lost_after_the_window() -> None:
 @pytest.mark.parametrize(
     "observation",
     [
-        replace(GONE, accounting=RUNNING),  # slurmdbd was told of the start, and never of the end
-        replace(GONE, accounting_ok=False, accounting_enabled=False),
+        replace(MISSING, accounting=RUNNING),  # slurmdbd received the start, but never the end
+        replace(MISSING, accounting_ok=False, accounting_enabled=False),
     ],
     ids=["runaway", "no_accounting"],
 )
-def test_lost_as_well(observation: Observation) -> None:
+def test_also_lost(observation: Observation) -> None:
     assert Watching().look(observation, 7).outcome is Outcome.RETRYABLE
 
 
@@ -57,10 +57,10 @@ def test_lost_as_well(observation: Observation) -> None:
     "observation",
     [
         Observation(time=1000.0, unreachable=Unreachable(0.0, "no route", 3)),
-        replace(GONE, queue_ok=False),
-        replace(GONE, accounting_ok=False),
-        replace(GONE, queue=QueueRow("7", "x.a1", JobState.PENDING)),
-        replace(GONE, accounting_ok=False, exit=EXIT),
+        replace(MISSING, queue_ok=False),
+        replace(MISSING, accounting_ok=False),
+        replace(MISSING, queue=QueueRow("7", "x.a1", JobState.PENDING)),
+        replace(MISSING, accounting_ok=False, exit=EXIT),
     ],
     ids=["unreachable", "no_squeue", "no_sacct", "queued", "ended_by_itself"],
 )
@@ -70,24 +70,24 @@ def test_never_lost(observation: Observation) -> None:
     assert verdict == judge(observation, Expectation("command"))
 
 
-def test_seen_again_starts_anew() -> None:
+def test_a_visible_job_restarts_the_window() -> None:
     watching = Watching()
-    watching.look(GONE, 6)
-    watching.look(replace(GONE, queue=QueueRow("7", "x.a1", JobState.RUNNING)))
-    assert watching.look(GONE, 6).outcome is Outcome.UNKNOWN
-    assert watching.look(GONE).outcome is Outcome.RETRYABLE
+    watching.look(MISSING, 6)
+    watching.look(replace(MISSING, queue=QueueRow("7", "x.a1", JobState.RUNNING)))
+    assert watching.look(MISSING, 6).outcome is Outcome.UNKNOWN
+    assert watching.look(MISSING).outcome is Outcome.RETRYABLE
 
 
-def test_answers_that_do_not_come_neither_count_nor_start_anew() -> None:
+def test_missing_answers_neither_count_nor_restart_the_window() -> None:
     watching = Watching()
-    watching.look(GONE)
+    watching.look(MISSING)
     watching.look(Observation(time=1000.0, unreachable=Unreachable(0.0, "no route", 3)), 20)
-    assert watching.look(GONE).outcome is Outcome.UNKNOWN  # two answers
-    assert watching.look(GONE).outcome is Outcome.RETRYABLE
+    assert watching.look(MISSING).outcome is Outcome.UNKNOWN  # two answers
+    assert watching.look(MISSING).outcome is Outcome.RETRYABLE
 
 
-def test_a_job_whose_log_grows_lives() -> None:
+def test_a_job_whose_log_grows_is_not_lost() -> None:
     watching = Watching()
     for size in range(20):
-        assert watching.look(replace(GONE, log_size=size)).outcome is Outcome.UNKNOWN
-    assert watching.look(replace(GONE, log_size=19), 6).outcome is Outcome.RETRYABLE
+        assert watching.look(replace(MISSING, log_size=size)).outcome is Outcome.UNKNOWN
+    assert watching.look(replace(MISSING, log_size=19), 6).outcome is Outcome.RETRYABLE

@@ -1,4 +1,4 @@
-"""Records on a cluster and in Airflow's database are read by one reader each, whichever version wrote them."""
+"""One reader for each record on a cluster and in Airflow's database reads the formats of all versions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TestVerdicts:
             ({"outcome": 7, "reason": [], "attempt": [1], "digest": 5}, None, None),
         ],
     )
-    def test_of_a_damaged_one_what_can_be_read(
+    def test_a_damaged_record_is_read_as_far_as_possible(
         self, value: dict[str, Any], outcome: Outcome | None, attempt: int | None
     ) -> None:
         record = RecordedVerdict.from_json(value)

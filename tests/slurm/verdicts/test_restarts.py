@@ -45,6 +45,22 @@ def test_a_roll_over_is_immediate_and_has_no_limit():
     assert step.delay_s == 0
 
 
+def test_a_command_that_ends_at_once_without_its_goal_is_not_repeated_at_once():
+    policy = RestartPolicy(backoff_s=30, no_progress=0)
+    done = replace(ended(Outcome.ROLLED_OVER), state=JobState.COMPLETED, exit_code=0, elapsed=2.0)
+
+    def delay(*attempts: Verdict) -> float:
+        step = next_step(attempts[:-1], attempts[-1], policy)
+        assert isinstance(step, Restart)
+        return step.delay_s
+
+    assert [delay(*[done] * count) for count in (1, 2, 3, 8, 5000)] == [30, 60, 120, 3600, 3600]
+    assert delay(done, done, replace(done, elapsed=600.0)) == 0
+    assert delay(done, replace(done, elapsed=600.0), done) == 30
+    assert delay(done, replace(done, state=JobState.TIMEOUT, elapsed=60.0)) == 0
+    assert delay(replace(done, iteration=5), replace(done, iteration=5)) == 0  # a training
+
+
 def test_budgets_are_per_kind():
     history = [ended(Outcome.RETRYABLE), ended(Outcome.FAILED), ended(Outcome.ROLLED_OVER)]
     assert isinstance(next_step(history, ended(Outcome.RETRYABLE), POLICY), Restart)
@@ -56,7 +72,7 @@ def test_budgets_are_per_kind():
 
 
 @pytest.mark.parametrize("outcome", [Outcome.RETRYABLE, Outcome.FAILED])
-def test_a_training_that_gets_on_is_restarted_for_ever(outcome):
+def test_a_training_with_progress_is_restarted_without_limit(outcome):
     policy = RestartPolicy(retryable=0, failed=0, no_progress=0)
     history = [ended(outcome, 10 * i) for i in range(1, 100)]
     assert isinstance(next_step(history, ended(outcome, 1000), policy), Restart)
@@ -65,7 +81,7 @@ def test_a_training_that_gets_on_is_restarted_for_ever(outcome):
     assert "is not restarted" in step.reason
 
 
-def test_other_endings_count_although_a_training_gets_on():
+def test_other_ends_count_despite_progress():
     policy = RestartPolicy(out_of_memory=1)
     assert isinstance(next_step([], ended(Outcome.OUT_OF_MEMORY, 10), policy), Restart)
     assert isinstance(
@@ -118,7 +134,7 @@ def test_backoff_doubles_and_is_capped():
     assert after_good.delay_s == 10
 
 
-def test_failures_of_a_training_that_gets_on_do_not_lengthen_the_pause():
+def test_failures_with_progress_do_not_lengthen_the_pause():
     policy = RestartPolicy(backoff_s=10, retryable=None)
     history = [ended(Outcome.RETRYABLE, 10 * number) for number in range(1, 30)]
     on = next_step(history, ended(Outcome.RETRYABLE, 300), policy)
@@ -130,7 +146,7 @@ def test_failures_of_a_training_that_gets_on_do_not_lengthen_the_pause():
         *history,
         ended(Outcome.RETRYABLE),
         ended(Outcome.RETRYABLE),
-    ]  # its checkpoints were not asked for
+    ]  # without a query of its checkpoints
     step = next_step(unknown, ended(Outcome.RETRYABLE, 290), policy)
     assert isinstance(step, GiveUp)
 
@@ -152,7 +168,7 @@ def test_duplicate_is_followed_and_costs_nothing():
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ACTIVE, Outcome.UNKNOWN])
-def test_no_step_without_a_verdict(outcome):
+def test_every_step_has_a_verdict(outcome):
     with pytest.raises(ValueError, match="no verdict"):
         next_step([], ended(outcome), POLICY)
 
@@ -168,7 +184,7 @@ def test_no_step_without_a_verdict(outcome):
         (Outcome.CANCELLED, Outcome.CANCELLED),
     ],
 )
-def test_a_job_that_is_given_up_is_not_to_be_continued(last, final):
+def test_a_given_up_job_is_not_continued(last, final):
     verdict = given_up(ended(last, 10, "n1"), "no more")
     assert (verdict.outcome, verdict.reason) == (final, "no more")
     assert (verdict.iteration, verdict.failed_nodes, verdict.job_id) == (10, ("n1",), "7")
@@ -195,7 +211,7 @@ def test_rollbacks_have_a_budget_of_their_own():
     assert isinstance(next_step([], bad_numbers(), RestartPolicy(failed=0, rollbacks=0)), GiveUp)
 
 
-def test_rollbacks_count_since_the_training_got_further_than_ever():
+def test_rollbacks_count_since_the_highest_iteration():
     policy = RestartPolicy(rollbacks=1)
     first = bad_numbers(iteration=100)
     assert isinstance(next_step([first], bad_numbers(iteration=100), policy), GiveUp)
@@ -205,17 +221,22 @@ def test_rollbacks_count_since_the_training_got_further_than_ever():
 
 
 def test_a_series_begins_when_a_job_was_given_up():
-    def told(outcome: Outcome, **more: object) -> RecordedVerdict | None:
+    def stored_one(outcome: Outcome, **more: object) -> RecordedVerdict | None:
         return RecordedVerdict.from_json({**Verdict(outcome, "because").to_json(), **more})
 
-    values = [told(Outcome.RETRYABLE), told(Outcome.FAILED, given_up="why"), None, told(Outcome.ROLLED_OVER)]
+    values = [
+        stored_one(Outcome.RETRYABLE),
+        stored_one(Outcome.FAILED, given_up="why"),
+        None,
+        stored_one(Outcome.ROLLED_OVER),
+    ]
     assert [verdict.outcome for verdict in series(values)] == [Outcome.ROLLED_OVER]
     strange = RecordedVerdict.from_json({"outcome": "strange"})
-    assert series([told(Outcome.RETRYABLE), None, strange, told(Outcome.FAILED)]) == [
+    assert series([stored_one(Outcome.RETRYABLE), None, strange, stored_one(Outcome.FAILED)]) == [
         Verdict(Outcome.RETRYABLE, "because"),
         Verdict(Outcome.FAILED, "because"),
     ]
-    assert series([told(Outcome.RETRYABLE), told(Outcome.FINISHED)]) == []
+    assert series([stored_one(Outcome.RETRYABLE), stored_one(Outcome.FINISHED)]) == []
 
 
 def test_a_node_is_used_again_after_a_while():
@@ -229,7 +250,7 @@ def test_a_node_is_used_again_after_a_while():
     assert excluded_nodes(many, RestartPolicy(max_excluded_nodes=2), 0) == ("n19", "n18")
 
 
-def test_what_was_seen_becomes_a_verdict():
+def test_a_detected_event_becomes_a_verdict():
     seen = Occurrence("rollback", "spike", before_iteration=120)
     verdict = stopping_verdict(seen, "7")
     assert verdict.outcome is Outcome.FAILED
@@ -261,7 +282,7 @@ def test_the_deciding_line_is_reported_once():
         (Outcome.FAILED, [("state", "cancel"), ("log", "restart")], "cancel"),
     ],
 )
-def test_what_is_seen_at_the_end_of_a_job_decides(
+def test_an_event_at_the_end_of_a_job_decides(
     outcome: Outcome, seen: list[tuple[str, str]], decides: str | None
 ) -> None:
     items = [Occurrence(do, "seen", on=on) for on, do in seen]
@@ -269,7 +290,7 @@ def test_what_is_seen_at_the_end_of_a_job_decides(
     assert (found and found.do) == decides
 
 
-def test_a_restart_at_the_end_keeps_what_is_known_of_the_end() -> None:
+def test_a_restart_at_the_end_keeps_the_facts_of_the_end() -> None:
     ended = Verdict(Outcome.FAILED, "exit code 1", JobState.FAILED, 1, 40, "7", "n1", permanent=True)
     verdict = judged_with(ended, Occurrence("restart", "event 'boom'", on="log"))
     assert verdict == replace(

@@ -1,4 +1,4 @@
-"""Lines that real jobs wrote, and what they mean."""
+"""Lines from logs of real jobs, and their meaning."""
 
 # ruff: noqa: E501 - log lines are as long as they are
 from __future__ import annotations
@@ -167,7 +167,7 @@ def test_states_that_decide_by_themselves(state: str, line: str, outcome: Outcom
     assert verdict.line == (line.strip() if name else None)
 
 
-def test_a_good_stop_is_not_spoilt_by_what_was_logged_before() -> None:
+def test_earlier_errors_do_not_change_an_orderly_stop() -> None:
     log = "NCCL WARN error in a retry\n[exiting program after 1.5 minutes] datetime: 2026-08-25 19:54:10 \n"
     assert ended(log, JobState.COMPLETED, code=0).signature == "exit_duration"
 
@@ -195,12 +195,12 @@ def test_damaged_checkpoint_is_named() -> None:
     assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
 
 
-def test_bad_numbers_ask_for_an_earlier_checkpoint() -> None:
+def test_invalid_numbers_require_an_earlier_checkpoint() -> None:
     line = "AssertionError: Rank 3, node n1, device 3, iteration 12: Unexpected result nan"
     verdict = ended(line)
     assert (verdict.outcome, verdict.rollback) == (FAILED, True)
     assert not ended(line, expectation=COMMAND).rollback
-    assert not ended(line, code=16).rollback  # Megatron wants to be resumed to find out
+    assert not ended(line, code=16).rollback  # Megatron needs another attempt to find the cause
     assert not ended("RuntimeError: shape").rollback
 
 
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_cannot_be_loaded_is_named() -> None:
     assert (verdict.outcome, verdict.damaged_iteration) == (RETRYABLE, 20)
     assert verdict.signature == "checkpoint_cut_off"
     assert ended(error).damaged_iteration is None
-    assert ended(loading + loaded + error).damaged_iteration is None  # of a data file, perhaps
+    assert ended(loading + loaded + error).damaged_iteration is None  # the file may be a data file
     again = ended(loading + loaded + loading.replace("20", "30") + error)
     assert again.damaged_iteration == 30
     assert ended(loading + "RuntimeError: shape mismatch").damaged_iteration is None
@@ -236,7 +236,7 @@ def test_permanent_failures_are_not_restarted() -> None:
     assert not ended("Disk quota exceeded", JobState.NODE_FAIL).permanent
 
 
-def test_a_full_disk_is_waited_for_and_given_up_in_the_end() -> None:
+def test_a_full_disk_is_retried_and_finally_given_up() -> None:
     full = ended("OSError: [Errno 28] No space left on device")
     assert (full.outcome, full.permanent) == (RETRYABLE, False)
     steps = [next_step([full] * past, full, RestartPolicy(backoff_s=30)) for past in range(4)]
@@ -277,11 +277,11 @@ def test_site_file(tmp_path: Path) -> None:
     [
         (("outcome: retryable", "outcome: finished"), "outcome is 'finished'"),
         (("pattern: 'libfabric: .* unreachable'", "pattern: '('"), "not a regular expression"),
-        (("pattern: 'libfabric: .* unreachable'", "pattern: '.*'"), "fits an empty line"),
+        (("pattern: 'libfabric: .* unreachable'", "pattern: '.*'"), "matches an empty line"),
         (("blames_node: true", "blames_node: maybe"), "write true or false"),
         (("blames_node: true", "blame_node: true"), "did you mean 'blames_node'"),
         (("blames_node: true", "states: [DONE]"), "states is"),
-        (("name: site_fabric", "name: disk_quota"), "there twice"),
+        (("name: site_fabric", "name: disk_quota"), "listed twice"),
         (("name: site_fabric", "name: Site Fabric"), "lower-case"),
         (("    reason: the fabric of this site failed\n", ""), "'reason' has to be text"),
         (("signatures:", "signature:"), "one key"),
@@ -358,11 +358,11 @@ Root Cause (first observed failure):
         ("[n1:1]:ValueError: no\n[n2:1]:KeyError: 'lr'", 1, "", "exception"),
         ("3: [rank0]: No space left on device\n1: [rank5]: KeyError: 'lr'", 1, "", "exception"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0", -9, "(SIGKILL)", "host_out_of_memory"),
-        # nothing of rank 5's own: what others say is the best there is
+        # rank 5 printed no error, so the errors of other ranks are the best evidence
         ("[rank0]: NCCL error: unhandled system error", 1, "", "cuda_out_of_memory"),
     ],
 )  # fmt: skip
-def test_echoes_do_not_win(lines: str, exit_: int, signal: str, signature: str) -> None:
+def test_errors_of_other_ranks_do_not_decide(lines: str, exit_: int, signal: str, signature: str) -> None:
     traceback = "Signal received" if signal else "To enable traceback see: https://pytorch.org"
     verdict = ended(f"{lines}\n" + TABLE.format(exit=exit_, signal=signal, traceback=traceback))
     assert verdict.signature == signature

@@ -43,7 +43,7 @@ def test_damaged_exit_record_is_read_from_its_copy(slurm, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_submission_and_job_leave_behind(slurm, request_for):
+def test_records_of_submission_and_job(slurm, request_for):
     slurm.submit(request_for(1))
     slurm.submit(request_for(10))
     slurm.behave("sbatch", "kill -9 $$")

@@ -7,29 +7,29 @@ from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdic
 COMMAND = Expectation("command")
 
 
-def gone(time: float) -> Observation:
+def missing(time: float) -> Observation:
     return Observation(time=time, queue_ok=True, accounting_ok=True)
 
 
 def test_a_lasting_uncertainty_becomes_a_warning() -> None:
-    """A job in neither squeue nor sacct: said at first, an alarm every quarter of an hour, never a verdict."""
+    """A job in neither squeue nor sacct is reported first, then by an alarm every 15 minutes, and never judged."""
     uncertainty = UnknownState()
-    told = []
+    alarms = []
     for minute in range(46):
-        observation = gone(1000 + 60 * minute)
+        observation = missing(1000 + 60 * minute)
         verdict = judge(observation, COMMAND)
         assert verdict.outcome is Outcome.UNKNOWN
-        told.append(uncertainty.alarm(verdict, observation))
-    assert told[:15] == [None] * 15
-    assert len({text for text in told if text}) == 3
-    assert "for 45 min: the job is in neither squeue nor sacct" in (told[45] or "")
-    assert "purged" in (told[45] or "")
+        alarms.append(uncertainty.alarm(verdict, observation))
+    assert alarms[:15] == [None] * 15
+    assert len({text for text in alarms if text}) == 3
+    assert "for 45 min: the job is in neither squeue nor sacct" in (alarms[45] or "")
+    assert "purged" in (alarms[45] or "")
 
 
 def test_certainty_ends_the_count() -> None:
     uncertainty = UnknownState()
     unknown = Verdict(Outcome.UNKNOWN, "x")
-    assert uncertainty.alarm(unknown, gone(0)) is None
-    assert uncertainty.alarm(unknown, gone(ALARM_S)) is not None
-    assert uncertainty.alarm(Verdict(Outcome.ACTIVE, "it runs"), gone(ALARM_S + 1)) is None
-    assert uncertainty.alarm(unknown, gone(ALARM_S + 2)) is None
+    assert uncertainty.alarm(unknown, missing(0)) is None
+    assert uncertainty.alarm(unknown, missing(ALARM_S)) is not None
+    assert uncertainty.alarm(Verdict(Outcome.ACTIVE, "it runs"), missing(ALARM_S + 1)) is None
+    assert uncertainty.alarm(unknown, missing(ALARM_S + 2)) is None

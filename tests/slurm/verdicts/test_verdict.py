@@ -66,11 +66,11 @@ def test_active_states(state):
         seen(accounting=accounted(JobState.RUNNING)),  # accounting lags, no exit.json
         seen(accounting=accounted(JobState.RUNNING), exit=exit_record(ended=NOW - 5)),
         seen(accounting_ok=False, accounting_enabled=False),
-        seen(queue=queued(JobState.FAILED, ended=NOW - 5)),  # its exit code is on its way
+        seen(queue=queued(JobState.FAILED, ended=NOW - 5)),  # its exit code is not available yet
     ],
 )
 @pytest.mark.parametrize("files", [{}, DONE])
-def test_what_is_no_verdict(observation, files):
+def test_observations_without_a_verdict(observation, files):
     verdict = judge(replace(observation, **files), TRAIN)
     assert verdict.outcome is Outcome.UNKNOWN
     assert not verdict.outcome.is_verdict
@@ -129,7 +129,7 @@ def test_training_that_is_not_done(row, outcome):
         {"tracker": "50", "checkpoint_files": {"iter_0000100": {"metadata.json": 9}}},
     ],
 )
-def test_completed_is_not_done(files):
+def test_completed_does_not_mean_finished(files):
     assert (
         judge(seen(accounting=accounted(JobState.COMPLETED), **files), TRAIN).outcome is Outcome.ROLLED_OVER
     )
@@ -145,7 +145,7 @@ def test_no_log_line_finishes_a_training(line, state, code):
     assert "iteration 50 of 100" in verdict.reason
 
 
-def test_files_get_a_moment_to_show():
+def test_files_may_become_visible_after_the_end():
     row = accounted(JobState.COMPLETED, ended=NOW - 2)
     assert judge(seen(accounting=row, **HALF), TRAIN).outcome is Outcome.UNKNOWN
     assert judge(seen(accounting=row, **DONE), TRAIN).outcome is Outcome.FINISHED
@@ -163,7 +163,7 @@ def test_a_job_that_another_cluster_of_the_federation_took_is_not_submitted_agai
 
 
 @pytest.mark.parametrize(
-    ("reason", "says"),
+    ("reason", "expected"),
     [
         ("Resources", None),
         ("Priority", None),
@@ -181,11 +181,11 @@ def test_a_job_that_another_cluster_of_the_federation_took_is_not_submitted_agai
         ("PartitionTimeLimit", "more time"),
     ],
 )
-def test_reasons_of_waiting(reason, says):
+def test_reasons_of_waiting(reason, expected):
     verdict = judge(seen(queue=queued(JobState.PENDING, reason=reason)), TRAIN)
     assert verdict.outcome is Outcome.ACTIVE
-    assert ("does not start by itself" in verdict.reason) == (says is not None)
-    assert says is None or says in verdict.reason
+    assert ("does not start by itself" in verdict.reason) == (expected is not None)
+    assert expected is None or expected in verdict.reason
 
 
 def test_a_requeued_job_is_active_despite_its_accounting_record():
@@ -206,10 +206,10 @@ def test_final_accounting_beats_the_queue_which_beats_the_exit_record():
 
 
 def test_accounting_without_an_end_is_not_final():
-    """slurmdbd is back after the job's end: it hears of the start first, with the state of now and exit code 0."""
+    """slurmdbd returns after the job's end: it first gets the start, with the present state and exit code 0."""
     started = accounted(JobState.FAILED, ended=None)
-    told = remembered(JobState.FAILED, 4)
-    seen_by_all = seen(accounting=started, queue=queued(JobState.FAILED), controller=told)
+    controller_record = remembered(JobState.FAILED, 4)
+    seen_by_all = seen(accounting=started, queue=queued(JobState.FAILED), controller=controller_record)
     assert judge(seen_by_all, COMMAND).exit_code == 4
     left = seen(accounting=started, exit=exit_record(4))
     assert (judge(left, COMMAND).exit_code, judge(left, COMMAND).outcome) == (4, Outcome.FAILED)
@@ -220,11 +220,11 @@ def test_accounting_without_an_end_is_not_final():
     ("code", "outcome"), [(0, Outcome.ROLLED_OVER), (1, Outcome.FAILED), (143, Outcome.ROLLED_OVER)]
 )
 def test_exit_record_decides_without_accounting(code, outcome):
-    gone = seen(accounting_ok=False, accounting_enabled=False, exit=exit_record(code), **HALF)
-    assert judge(gone, TRAIN).outcome is outcome
+    without_accounting = seen(accounting_ok=False, accounting_enabled=False, exit=exit_record(code), **HALF)
+    assert judge(without_accounting, TRAIN).outcome is outcome
     lagging = seen(accounting=accounted(JobState.RUNNING), exit=exit_record(code), **HALF)
     assert judge(lagging, TRAIN).outcome is outcome
-    assert "[exit.json]" in judge(gone, TRAIN).reason
+    assert "[exit.json]" in judge(without_accounting, TRAIN).reason
 
 
 def test_controller_that_cancels_a_relaunch_of_a_job_that_had_ended():
@@ -242,7 +242,7 @@ def test_controller_that_cancels_a_relaunch_of_a_job_that_had_ended():
 
 @pytest.mark.parametrize("signal", [None, "TERM"])
 def test_controller_that_takes_seconds_to_cancel_a_relaunch(signal):
-    """The job began before Slurm says that it started: it is the job's own end that counts."""
+    """The job started before the start time in Slurm; the end in its own record counts."""
     phantom = {"started": NOW - 103, "ended": NOW - 100}
     done = {"existing": {"/r/results.json": True}, "exit": exit_record(0, signal=signal)}
     row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=3, **phantom)
@@ -271,7 +271,7 @@ def test_a_job_that_continues_after_its_relaunch_was_cancelled():
 
 
 def test_a_person_cancels_a_job_soon_after_its_requeue():
-    """Without accounting the queue still shows the nodes of the run before; nobody submits the job again."""
+    """Without accounting the queue still shows the nodes of the previous run; the job is not submitted again."""
     at_once = {"started": NOW - 11, "ended": NOW - 10}
     row = queued(JobState.CANCELLED, **at_once)
     again = ControllerRow("7", "x", JobState.CANCELLED, "", 0, 15, requeue=True, restarts=1, node_list="n1")
@@ -281,7 +281,7 @@ def test_a_person_cancels_a_job_soon_after_its_requeue():
 
 
 def test_job_that_slurm_could_not_launch():
-    """Its script has not begun: nobody owns the attempt, even when there was time for it."""
+    """Its script has not started, so the attempt has no owner, even if there was enough time."""
     at_once = {"started": NOW - 11, "ended": NOW - 10}
     row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=1, **at_once)
     for observation in (seen(accounting=row), seen(queue=queued(JobState.CANCELLED, **at_once))):
@@ -291,8 +291,21 @@ def test_job_that_slurm_could_not_launch():
         assert "could not launch it on n" in verdict.reason
 
 
-def test_waiting_job_that_nobody_cancelled():
-    """Accounting names whoever cancels: it was Slurm, which took the end of another job of that id for this one's."""
+def test_job_whose_end_slurm_took_for_that_of_a_waiting_job():
+    """Its controller was killed before it saved the start (Slurm 22.05), and the full disk took its record."""
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED", elapsed=0, started=NOW - 10, ended=NOW - 10)
+    observation = seen(accounting=row, owner_job_id="7")
+    assert judge(observation, COMMAND).outcome is Outcome.UNKNOWN
+    verdict = judge(replace(observation, time=NOW + 60), COMMAND)
+    assert verdict.outcome is Outcome.RETRYABLE
+    assert verdict.reason == "the job ended as CANCELLED by Slurm, which had no record of its start [sacct]"
+    again = ControllerRow("7", "x", JobState.CANCELLED, "", 0, 15, requeue=True, restarts=1, node_list="n1")
+    requeued = replace(observation, time=NOW + 60, controller=again)
+    assert judge(requeued, COMMAND).outcome is Outcome.CANCELLED
+
+
+def test_waiting_job_that_was_not_cancelled():
+    """Accounting records who cancels a job: it was Slurm, which confused it with another job of the same id."""
     row = accounted(JobState.CANCELLED, state_text="CANCELLED", elapsed=0, node_list="")
     verdict = judge(seen(accounting=row, time=NOW + 60), COMMAND)
     assert verdict.outcome is Outcome.RETRYABLE
@@ -321,8 +334,8 @@ def test_command_that_was_done_when_its_node_was_lost():
 
 
 def test_a_damaged_exit_record_is_ignored():
-    gone = seen(accounting_ok=False, accounting_enabled=False, exit=exit_record("x"))
-    assert judge(gone, TRAIN).outcome is Outcome.UNKNOWN
+    without_accounting = seen(accounting_ok=False, accounting_enabled=False, exit=exit_record("x"))
+    assert judge(without_accounting, TRAIN).outcome is Outcome.UNKNOWN
 
 
 def test_command():
@@ -396,13 +409,15 @@ def test_the_exit_code_comes_from_the_controller_if_sacct_does_not_answer():
         (143, Outcome.ROLLED_OVER),
         (UNWRITABLE_EXIT_CODE, Outcome.RETRYABLE),
     ):
-        told = replace(failed, controller=remembered(JobState.FAILED, code), **HALF, time=NOW + 60)
-        verdict = judge(told, TRAIN)
+        controller_record = replace(
+            failed, controller=remembered(JobState.FAILED, code), **HALF, time=NOW + 60
+        )
+        verdict = judge(controller_record, TRAIN)
         assert (verdict.outcome, verdict.exit_code) == (outcome, code)
         assert "[scontrol]" in verdict.reason
 
 
-def test_job_put_back_between_the_two_questions_is_not_judged():
+def test_job_requeued_between_the_two_queries_gets_no_verdict():
     observation = seen(
         queue=queued(JobState.FAILED), accounting_ok=False, controller=remembered(JobState.PENDING)
     )
@@ -426,7 +441,7 @@ def test_exit_record_of_the_run_before_a_requeue_does_not_count():
     assert "earlier run" in verdict.reason
 
 
-def test_node_that_slurm_calls_failed_is_the_failed_one():
+def test_node_that_slurm_reports_as_failed():
     observation = seen(
         queue=queued(JobState.NODE_FAIL, node_list="n[1-8]"),
         accounting_ok=False,
@@ -437,7 +452,7 @@ def test_node_that_slurm_calls_failed_is_the_failed_one():
 
 @pytest.mark.parametrize("behind", [120, 3600])
 def test_clock_behind_the_controllers(behind):
-    """The end lies in the future, by the login node's clock: nothing is waited for until it has come."""
+    """By the login node's clock the end lies in the future; the verdict does not wait for that time."""
     ended = NOW + behind
     clean = queued(JobState.COMPLETED, ended=ended)
     assert judge(seen(queue=clean), COMMAND).outcome is Outcome.FAILED
@@ -450,7 +465,7 @@ def test_waiting_task_of_an_array_that_was_cancelled_leaves_no_trace():
     verdict = judge(seen(siblings_queued=True), TRAIN)
     assert verdict.outcome is Outcome.CANCELLED
     for other in (
-        seen(siblings_queued=True, owner_job_id="7_3"),  # it has run: accounting will tell
+        seen(siblings_queued=True, owner_job_id="7_3"),  # it has run, so accounting will record its end
         seen(siblings_queued=True, accounting_ok=False),
         replace(seen(siblings_queued=True), queue_ok=False),
     ):

@@ -1,4 +1,4 @@
-"""What the tests of the AutoExperiment dialect share."""
+"""Helpers of the tests of the AutoExperiment dialect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_megatron.spec.dialects.autoexperiment.expansion import Expansion, expand_document
-from airflow_megatron.spec.dialects.autoexperiment.yaml import load_autoexperiment_yaml
+from airflow_megatron.spec.dialects.autoexperiment.references import load_autoexperiment_yaml
 
 CONFORMANCE = Path(__file__).parents[2] / "fixtures" / "conformance"
 FIELDS = {"output_file": "o", "cmd": "c", "sbatch_script": "s"}

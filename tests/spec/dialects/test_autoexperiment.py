@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from autoexperiment_harness import CONFORMANCE
 
+from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.dialects.autoexperiment import dialect as autoexperiment
 from airflow_megatron.spec.dialects.recognition import is_autoexperiment
 from airflow_megatron.spec.documents.errors import SpecError
@@ -15,6 +16,7 @@ from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_y
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +83,55 @@ def test_other_languages_are_not_recognised() -> None:
         assert not is_autoexperiment(load_yaml_text(text, "x.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        (
+            "name: e_{LR}\ncmd: sbatch {sbatch_script}\nLR: [1, 2]\n",
+            2,
+            "cmd is a field of AutoExperiment, and as a file of that tool this one lacks output_file, sbatch_script",
+        ),
+        ("a:\n  - template: t.sh\n", 2, "this one lacks name, output_file, cmd, sbatch_script"),
+        ("name: a\ntermination_str: done\n", 2, "termination_str is a field of AutoExperiment"),
+        ("job: {base_output_dir: x}\n", 1, "job: is a section of oellm-autoexp"),
+        ("slurm: {time: 1h}\nproject: {name: x}\n", 2, "project: is a section of oellm-autoexp"),
+    ],
+)
+def test_the_tool_that_is_probably_meant(text: str, line: int, told: str) -> None:
+    with pytest.raises(SpecError) as error:
+        load_sweep_text(text, "x.yaml")
+    (problem,) = error.value.problems
+    assert problem.line == line
+    assert told in problem.message
+    assert problem.hint.endswith("or write a native spec, with point: and stages:")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: a\n",
+        "LR: [1, 2]\n",
+        "point: p\ncmd: x\n",
+        "cmd: x\nstages: {a: {kind: train}}\n",
+        "cmd: x\nsweep: {lr: [1]}\n",
+        "job: 5\n",
+    ],
+)
+def test_errors_of_native_specs_stay(text: str) -> None:
+    with pytest.raises(SpecError) as error:
+        load_sweep_text(text, "x.yaml")
+    assert not [
+        problem for problem in error.value.problems if "oellm" in str(problem) or "AutoE" in str(problem)
+    ]
+
+
+@pytest.mark.parametrize("line", ["backend: nccl", "job: [a, b]", "stages: 4", "sweep: x"])
+def test_words_of_other_languages_can_be_keys_of_ones_own(line: str) -> None:
+    key = line.partition(":")[0]
+    text = SMALL.replace('"{exp}_{mode}"', f'"{{exp}}_{{mode}}_{{{key}}}"') + f"{line}\n"
+    assert len(_load(text).points) in (2, 4)
+
+
 class TestScalingStudy:
     """1,080 jobs are 90 points × a tree of 12 stages."""
 
@@ -113,7 +164,7 @@ class TestScalingStudy:
         assert {job.name: job.params for job in jobs} == {
             job.params["name"]: job.params for job in scaling.expansion.jobs
         }
-        # where it works and what it is called keeps every job's records apart
+        # directory and name separate the records of jobs
         assert len({job.stage_dir for job in jobs}) == 1080
 
     def test_common_values_can_choose_points(self, scaling: AutoExperimentSweep) -> None:
@@ -314,7 +365,7 @@ def test_keys_that_are_read_or_like_none_are_not_warned_of() -> None:
         ("t: 010\n", "010 is read as 8, an octal number"),
         ("cmd: bash run.sh\n", "is not an sbatch command"),
         ("t: 1\n", "neither termination_cmd nor termination_str"),
-        ("t: 1\n", "have no template"),
+        ("t: 1\n", "has no template"),
         ("termination_strr: done\n", "no key 'termination_strr', and no text here reads it (did you mean"),
         ("m: [{a: {start_condition_cmdd: x}}, {b: {q: 1}}]\n", "did you mean 'start_condition_cmd'"),
     ],
@@ -333,7 +384,7 @@ def test_warnings(text: str, message: str) -> None:
 
 
 class TestUnresolvedTexts:
-    """What reaches a script or a command must be resolved; what nothing reads, and the shell's braces, may stay."""
+    """Texts in scripts and commands must be resolved; unused texts and braces of the shell may remain."""
 
     FILE = (
         "cmd: sbatch {sbatch_script}\ntemplate: t.sbatch\nTOKENS: 100\noutput_file: o\n"
@@ -353,6 +404,10 @@ class TestUnresolvedTexts:
                 r"A_TEXT: there is no key 'TOKENZ', so the script would hold .*did you mean 'TOKENS'",
             ),
             ("'expr({TOKENZ} // 2)'", r":9:1: A_TEXT: there is no key 'TOKENZ'"),
+            ("'expr(1 / 0)'", r":9:1: A_TEXT: 'expr\(1 / 0\)' cannot be worked out"),
+            ("'{TOKENS.x}'", r":9:1: A_TEXT: '\{TOKENS.x\}' cannot be replaced: .*'x'"),
+            ("'{TOKENS[0]}'", r":9:1: A_TEXT: '.TOKENS.0..' cannot be replaced: .*subscriptable"),
+            ("'{TOKENS:q}'", r":9:1: A_TEXT: '.TOKENS:q.' cannot be replaced: .*'q'"),
             (
                 r"'\${HOME} {TOKENS}'",
                 r"A_TEXT: \$\{HOME\} names no key, .*\{TOKENS\} too \(write .\$\{\{HOME\}\}",
@@ -390,3 +445,300 @@ def test_repeated_names_say_what_to_add() -> None:
         SpecError, match=r"given more than once: 'n1', 'n2' \(add \{m\}, which varies, to name\)"
     ):
         _ = sweep.points
+
+
+STUDY = """\
+cmd: "sbatch {sbatch_script}"
+template: train.sbatch
+sbatch_script: "sbatch/{name}.sbatch"
+output_file: "logs/{name}.out"
+termination_str: "after training is done"
+LR: 1e-3
+NODES: 1
+name: "n_lr{LR}"
+"""
+
+
+def study(tmp_path: Path, text: str, reads: str = "{LR} {NODES}") -> AutoExperimentSweep:
+    (tmp_path / "train.sbatch").write_text(f"#!/bin/bash\necho {reads}\n")
+    return _load(text, str(tmp_path / "study.yaml"))
+
+
+class TestKeysThatNothingReads:
+    """A key that is neither AutoExperiment's own nor read by a template or a text is named."""
+
+    def told(self, tmp_path: Path, line: str, reads: str = "{LR} {NODES}") -> list[str]:
+        return [problem.with_severity("") for problem in study(tmp_path, STUDY + line, reads).warnings()]
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            (
+                "max_jobs: 5\n",
+                "max_jobs: neither the template nor another value reads it (write max_jobs into the",
+            ),
+            ("max_jobs: 5\n", "sidecar, study.yaml.airflow.yml)"),
+            ("A: 1\nB: '{A}'\nC: [1]\n", "A, B, C: neither the template"),
+            ("M: [{x: {Y: 1}}]\n", "Y: neither the template"),
+            ("start_condition: x\n", "no key 'start_condition', and no text here reads it (did you mean"),
+            ("TERMINATION_CMD: x\n", "did you mean 'termination_cmd'?"),
+        ],
+    )
+    def test_it_is_named(self, line: str, message: str, tmp_path: Path) -> None:
+        (told,) = self.told(tmp_path, line)
+        assert message in told
+
+    @pytest.mark.parametrize(
+        ("line", "reads"),
+        [
+            ("A: 1\n", "{A} {LR} {NODES}"),
+            ("A: 1\nB: '{A}'\n", "{B} {LR} {NODES}"),
+            ("A: 1\nB: 'expr({A} + 1)'\n", "{B:03d} {LR} {NODES}"),
+            ("A: 1\nB: ${A}\n", "{B} {LR} {NODES}"),
+            ("P: {A: 1}\nB: ${P.A}\n", "{B} {LR} {NODES}"),
+            ("A: &a 1\nB: *a\n", "{B} {LR} {NODES}"),
+            ("M: [{x: {A: 1}}, {y: {A: 2}}]\nname: 'n{M}'\n", "{A} {LR} {NODES}"),
+            ("start_condition_cmd: 'test {A}'\nA: 1\n", "{LR} {NODES}"),
+            ("RUN_DIR: /runs/x\n", "{LR} {NODES}"),
+            ("'a b': 1\n", "{a b} {LR} {NODES}"),
+        ],
+    )
+    def test_what_is_read_is_not(self, line: str, reads: str, tmp_path: Path) -> None:
+        text = line if "name:" in line else ""
+        lines = [one for one in STUDY.splitlines() if not (text and one.startswith("name:"))]
+        sweep = study(tmp_path, "\n".join([*lines, line]), reads)
+        assert [problem.message for problem in sweep.warnings()] == []
+
+    def test_keys_of_the_sidecar_are_read_elsewhere(self, tmp_path: Path) -> None:
+        study(tmp_path, STUDY)
+        (tmp_path / "study.yaml").write_text(STUDY)
+        (tmp_path / "study.yaml.airflow.yml").write_text("cluster: local\nrestart: {failed: 2}\n")
+        assert load_sweep(tmp_path / "study.yaml").warnings() == []
+
+    def test_of_a_missing_template_only_the_misspelt_are(self, tmp_path: Path) -> None:
+        sweep = _load(STUDY + "IMAGE: x\ntermination_cmdd: x\n", str(tmp_path / "study.yaml"))
+        told = "\n".join(problem.message for problem in sweep.warnings())
+        assert "IMAGE" not in told
+        assert "'termination_cmdd'" in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("cmd:", "cmdd:", "study.yaml:1:1: cmd missing; there is 'cmdd' (did you mean 'cmd'?)"),
+        ("output_file:", "OUTPUT_FILE:", "study.yaml:4:1: output_file missing; there is 'OUTPUT_FILE'"),
+    ],
+)
+def test_a_misspelt_field_has_its_place(old: str, new: str, message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        _ = _load(STUDY.replace(old, new)).points
+    assert message in str(refused.value)
+
+
+class TestFieldsOfTheTool:
+    """What AutoExperiment hands to a shell is a text."""
+
+    @pytest.mark.parametrize("field", ["cmd", "output_file", "sbatch_script", "termination_str"])
+    @pytest.mark.parametrize("value", ["5", "true", "'expr(1)'"])
+    def test_another_value_is_refused(
+        self, field: str, value: str, tmp_path: Path, cluster: ClusterProfile
+    ) -> None:
+        lines = [line for line in STUDY.splitlines() if not line.startswith(field)]
+        sweep = study(tmp_path, "\n".join([*lines, f"{field}: {value}"]))
+        with pytest.raises(SpecError, match=rf":8:1: n_lr0.001: {field} is .*, not a text"):
+            sweep.jobs(sweep.points[0], cluster)
+
+    @pytest.mark.parametrize(("value", "word"), [("''", "empty"), ("' '", "blank")])
+    def test_a_log_has_a_name(self, value: str, word: str, tmp_path: Path, cluster: ClusterProfile) -> None:
+        sweep = study(tmp_path, STUDY.replace('"logs/{name}.out"', value))
+        with pytest.raises(SpecError, match=f":4:1: n_lr0.001: output_file is {word}"):
+            sweep.jobs(sweep.points[0], cluster)
+
+    @pytest.mark.parametrize("value", ["''", "false", "0"])
+    def test_nothing_is_no_condition(self, value: str, tmp_path: Path, cluster: ClusterProfile) -> None:
+        sweep = study(tmp_path, f"{STUDY}start_condition_cmd: {value}\n")
+        assert sweep.jobs(sweep.points[0], cluster)[0].start is None
+
+    def test_a_flag_is_no_time(self, tmp_path: Path, cluster: ClusterProfile) -> None:
+        sweep = study(tmp_path, f"{STUDY}check_interval_secs: true\n")
+        with pytest.raises(SpecError, match="check_interval_secs is True, not a number of seconds"):
+            sweep.jobs(sweep.points[0], cluster)
+
+
+class TestCommands:
+    """``cmd`` is one call of sbatch, with options and the job's script."""
+
+    def sweep(self, tmp_path: Path, cmd: str) -> AutoExperimentSweep:
+        return study(tmp_path, STUDY.replace('"sbatch {sbatch_script}"', repr(cmd)))
+
+    @pytest.mark.parametrize(
+        ("cmd", "options"),
+        [
+            ("sbatch {sbatch_script}", []),
+            ("/usr/bin/sbatch -N 2 --qos=x {sbatch_script}", ["-N", "2", "--qos=x"]),
+            ("sbatch --nice=5 -- {sbatch_script}", ["--nice=5"]),
+            ('sbatch "--constraint=a&b" "{sbatch_script}"', ["--constraint=a&b"]),
+            ("sbatch --nice=5 ./{sbatch_script}", ["--nice=5"]),
+        ],
+    )
+    def test_options(self, cmd: str, options: list[str], tmp_path: Path, cluster: ClusterProfile) -> None:
+        sweep = self.sweep(tmp_path, cmd)
+        assert sweep.jobs(sweep.points[0], cluster)[0].slurm.options == options
+        assert sweep.warnings() == []
+
+    @pytest.mark.parametrize(
+        ("cmd", "message"),
+        [
+            ("sbatch other.sh", "does not name the job's sbatch_script"),
+            ("sbatch --nice=5", "does not name the job's sbatch_script"),
+            ("sbatch {sbatch_script} && echo ok", "is not an sbatch command alone"),
+            ("sbatch {sbatch_script} > log", "is not an sbatch command alone"),
+            ("A=1 sbatch {sbatch_script}", "is not an sbatch command alone"),
+            (
+                "A=1 sbatch -N 2 {sbatch_script}; sbatch --qos=q x",
+                "given to sbatch without -N 2 --qos=q x, and nothing",
+            ),
+            (
+                "cd /x&&sbatch -p big {sbatch_script} -y",
+                "the script is given to sbatch without -p big, and nothing",
+            ),
+            (
+                "bash -c 'sbatch --qos=q {sbatch_script}'",
+                "the script is given to sbatch without --qos=q, and nothing",
+            ),
+            (
+                "sbatch '--comment=a b' {sbatch_script} | tee i",
+                "to sbatch without '--comment=a b', and nothing",
+            ),
+            ("bash {sbatch_script} --time=1", "the script is given to sbatch, and nothing"),
+            ("cd $HOME; sbatch {sbatch_script}", "is not an sbatch command alone"),
+        ],
+    )
+    def test_what_is_left_out_is_named(
+        self, cmd: str, message: str, tmp_path: Path, cluster: ClusterProfile
+    ) -> None:
+        sweep = self.sweep(tmp_path, cmd)
+        assert sweep.jobs(sweep.points[0], cluster)
+        (warning,) = sweep.warnings()
+        assert message in warning.message
+
+    @pytest.mark.parametrize(
+        ("cmd", "message"),
+        [
+            ("sbatch {sbatch_script} a b", "cmd gives the script the arguments 'a b'"),
+            (
+                "sbatch --account=$(whoami) {sbatch_script}",
+                "'--account=$(whoami)', which a shell would compute",
+            ),
+            ("sbatch --mail-user=$USER {sbatch_script}", "which a shell would compute; write the value"),
+            ('sbatch "{sbatch_script}', "is no command: no closing quotation"),
+        ],
+    )
+    def test_what_cannot_be_done_is_refused(
+        self, cmd: str, message: str, tmp_path: Path, cluster: ClusterProfile
+    ) -> None:
+        sweep = self.sweep(tmp_path, cmd)
+        with pytest.raises(SpecError) as refused:
+            sweep.jobs(sweep.points[0], cluster)
+        assert message in str(refused.value)
+
+    def test_a_blank_in_the_scripts_name(self, tmp_path: Path, cluster: ClusterProfile) -> None:
+        sweep = study(tmp_path, STUDY.replace("n_lr{LR}", "n lr{LR}"))
+        with pytest.raises(SpecError, match="cmd does not quote the blank in sbatch_script"):
+            sweep.jobs(sweep.points[0], cluster)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("--output={output_file}", ""),
+        ("-e {output_file}", ""),
+        ("--job-name={name}", ""),
+        ("--output=other.out", "the log is output_file"),
+        ("--chdir=/tmp", "use cd in the script"),
+        ("-e x.err", "both streams go to output_file"),
+        ("--open-mode=truncate", "the submission's own append"),
+    ],
+)
+def test_options_of_a_script_that_give_way_are_named(
+    line: str, named: str, tmp_path: Path, cluster: ClusterProfile
+) -> None:
+    sweep = study(tmp_path, STUDY)
+    (tmp_path / "train.sbatch").write_text(f"#!/bin/bash\n#SBATCH {line}\necho {{LR}} {{NODES}}\n")
+    told = [str(problem) for problem in check_sweep(sweep, cluster).warnings]
+    assert len(told) == bool(named)
+    assert all(named in text for text in told)
+
+
+def test_texts_that_refer_to_each_other_in_a_circle(tmp_path: Path, cluster: ClusterProfile) -> None:
+    sweep = study(tmp_path, STUDY + "A: '{B}'\nB: '{A}'\n", "{A} {LR} {NODES}")
+    assert any(
+        "A stays as it is written at every job: its references go in a circle" in p.message
+        for p in sweep.warnings()
+    )
+    with pytest.raises(
+        SpecError, match=r":9:1: A: '\{A\}' cannot be replaced: its references go in a circle"
+    ):
+        sweep.jobs(sweep.points[0], cluster)
+
+
+@pytest.mark.parametrize("text", ["\"awk '{print $1}' {LR}\"", "'{LR} {0..9}'", "'{LR.nope}'"])
+def test_keys_beside_braces_of_the_shell(text: str, tmp_path: Path, cluster: ClusterProfile) -> None:
+    sweep = study(tmp_path, f"{STUDY}start_condition_cmd: {text}\n")
+    with pytest.raises(SpecError, match=r":9:1: start_condition_cmd: "):
+        sweep.jobs(sweep.points[0], cluster)
+
+
+@pytest.mark.parametrize("text", ["x expr({LR})", " expr({LR})", "expr ({LR})", "expr({LR}"])
+def test_an_expression_is_a_whole_value(text: str, tmp_path: Path) -> None:
+    told = [
+        problem.message for problem in study(tmp_path, f"{STUDY}A: '{text}'\n", "{A} {LR} {NODES}").warnings()
+    ]
+    assert len(told) == 1
+    assert "stays text: an expression is the whole value" in told[0]
+    shells = study(tmp_path, f"{STUDY}A: 'expr 1 + 1'\n", "{A} {LR} {NODES}")
+    assert shells.warnings() == []
+
+
+def test_a_missing_key_gets_a_near_name(tmp_path: Path) -> None:
+    told = [
+        str(problem) for problem in study(tmp_path, f"{STUDY}A: '{{NODS}}'\n", "{A} {LR} {NODES}").warnings()
+    ]
+    assert any("there is no key 'NODS' (did you mean 'NODES'?)" in text for text in told)
+
+
+def test_our_own_scripts_run_all_jobs_or_none(tmp_path: Path) -> None:
+    text = STUDY.replace("template: train.sbatch", "template: [train.sbatch, builtin]")
+    told = [str(p) for p in study(tmp_path, text.replace("n_lr{LR}", "n_{template}")).warnings()]
+    assert any("1 job has template: builtin, and 1 has another" in text for text in told)
+
+
+def test_a_mapping_without_keys_is_named(tmp_path: Path) -> None:
+    told = [problem.message for problem in study(tmp_path, STUDY + "M: {}\n").warnings()]
+    assert told == ["M holds no key, so it gives no value"]
+
+
+def test_a_file_may_be_a_named_list(cluster: ClusterProfile) -> None:
+    text = "\n".join(
+        f"- {name}:\n    {{name: {name}, template: t.sbatch, output_file: {name}.out, cmd: sbatch {name}, "
+        f"sbatch_script: {name}, termination_str: DONE}}"
+        for name in ("one", "two")
+    )
+    loaded = load_sweep_text(text, "study.yaml")
+    jobs = [job.name for point in loaded.points for job in loaded.jobs(point, cluster)]
+    assert jobs == ["one", "two"]
+
+
+def test_a_value_that_was_set_has_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(SMALL)
+    with pytest.raises(SpecError, match=r"--set lr=expr\({absent}\): lr: there is no key 'absent'"):
+        check_sweep(load_sweep(file, ["lr=expr({absent})"]), load_cluster("local"))
+
+
+def test_a_misspelt_key_of_the_sidecar_names_the_intended_one(tmp_path: Path) -> None:
+    (tmp_path / "train.sbatch").write_text("#SBATCH --job-name={name}\n")
+    (tmp_path / "eval.sbatch").write_text("#SBATCH --job-name={name}\n")
+    (tmp_path / "study.yaml").write_text(SMALL + "clustre: local\n")
+    texts = [str(problem) for problem in load_sweep(tmp_path / "study.yaml").warnings()]
+    assert any("did you mean 'cluster', in the sidecar, study.yaml.airflow.yml?" in text for text in texts)

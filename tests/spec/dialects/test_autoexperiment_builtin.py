@@ -1,4 +1,4 @@
-"""AutoExperiment files that this project's own scripts run: ``template: builtin``."""
+"""AutoExperiment files with ``template: builtin``, which use this project's scripts."""
 
 from __future__ import annotations
 
@@ -136,3 +136,70 @@ def test_a_misspelt_key_is_refused(line: str, cluster: ClusterProfile) -> None:
         SpecError, match=r"study.yaml:11:1: TRAIN_ITERS: there is no key 'TOKENZ'.*did you mean 'TOKENS'"
     ):
         jobs_of(text, cluster)
+
+
+PLAIN = FILE[: FILE.index("PHASE:")] + FILE[FILE.index("EXP:") :].replace("_{PHASE}_{MODE}", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "NUM_LAYERZ: 24",
+            "template: builtin has no key 'NUM_LAYERZ', and no text here reads it (did you",
+        ),
+        ("num_layers: 24", "did you mean 'NUM_LAYERS'?"),
+        ("SEED: 5", "SEED: neither template: builtin nor another value reads it"),
+        (
+            "start_condition_cmd: 'test -e /x && echo 1'",
+            "start_condition_cmd: template: builtin does not ask it",
+        ),
+        (
+            "termination_cmd: 'echo 1'",
+            "cmd, sbatch_script, output_file, termination_cmd: template: builtin submits",
+        ),
+    ],
+)
+def test_what_our_own_scripts_do_not_use_is_named(line: str, message: str) -> None:
+    sweep = autoexperiment.load(load_yaml_text(f"{PLAIN}{line}\n", "study.yaml"))
+    assert any(message in str(problem) for problem in sweep.warnings()), sweep.warnings()
+
+
+def test_a_plain_file_has_one_warning_of_its_fields() -> None:
+    sweep = autoexperiment.load(load_yaml_text(PLAIN, "study.yaml"))
+    told = [problem.message for problem in sweep.warnings() if "termination_str" not in problem.message]
+    assert len(told) == 1
+    assert told[0].startswith("cmd, sbatch_script, output_file: template: builtin submits")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("PARTITION: 'a b'", "PARTITION is 'a b', which cannot be its name"),
+        ("ACCOUNT: 'x;y'", "ACCOUNT is 'x;y', which cannot be its name"),
+        ("NODES: 0", "NODES is 0, not a whole number from 1 on"),
+        ("NUM_GPUS: 0", "NUM_GPUS is 0, not a whole number from 1 on"),
+        ("NODES: 4\nNUM_GPUS: 6", "NUM_GPUS is 6, which 4 NODES do not divide"),
+        ("DISABLE_BIAS_LINEAR: true", "DISABLE_BIAS_LINEAR is True"),
+        ("DISABLE_BIAS_LINEAR: '--disable-bias'", "DISABLE_BIAS_LINEAR is '--disable-bias'"),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused(line: str, message: str, cluster: ClusterProfile) -> None:
+    text = f"{PLAIN}{line}\n"
+    with pytest.raises(SpecError) as refused:
+        jobs_of(text, cluster)
+    (problem,) = refused.value.problems
+    assert message in problem.message
+    assert text.splitlines()[problem.line - 1].startswith(message.split(" ", 1)[0])
+
+
+def test_no_training_length_is_no_crash(cluster: ClusterProfile) -> None:
+    text = PLAIN.replace("TRAIN_ITERS: 20000", "TRAIN_ITERS: ''")
+    assert "eval_interval" not in jobs_of(text, cluster)["job"].params
+
+
+def test_a_finding_on_an_argument_stands_at_its_key() -> None:
+    sweep = autoexperiment.load(load_yaml_text(PLAIN, "study.yaml"))
+    assert sweep.place_of("job", "num_layers") == ("NUM_LAYERS",)
+    assert sweep.place_of("job", "gpus_per_node") == ()
+    assert sweep.place_of("job", "lr") == ("LR",)

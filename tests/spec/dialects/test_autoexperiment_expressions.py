@@ -1,4 +1,4 @@
-"""Expressions and texts of AutoExperiment files against Python's own ``eval`` and ``str.format``."""
+"""Expressions and texts of AutoExperiment files compared with Python's ``eval`` and ``str.format``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from airflow_megatron.spec.dialects.autoexperiment.expressions import (
     evaluate_expression,
     format_text,
 )
+from airflow_megatron.spec.dialects.autoexperiment.references import load_autoexperiment_yaml
 from airflow_megatron.spec.dialects.autoexperiment.resolution import (
     EndlessError,
     RefusedValueError,
     ResolutionPlan,
     settle,
 )
-from airflow_megatron.spec.dialects.autoexperiment.yaml import load_autoexperiment_yaml
 from airflow_megatron.spec.documents.errors import SpecError
 
 _PLAIN = {
@@ -156,7 +156,7 @@ _TEXTS = st.one_of(
 @settings(max_examples=400)
 @given(st.fixed_dictionaries(dict.fromkeys(_KEYS, _TEXTS)))
 def test_the_quick_way_is_the_rounds(raw: dict[str, object]) -> None:
-    """What a plan computes once is what the tool's rounds come to."""
+    """A plan computes at once the result that the tool gets in several rounds."""
     quick, slow = dict(raw), dict(raw)
     if ResolutionPlan(raw, dict.fromkeys(raw, 0), [1]).resolve(quick, [0]):
         settle(slow)
@@ -198,7 +198,7 @@ _YAML = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300, deadline=10_000)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["a", "b", "name", "cmd", "output_file", "sbatch_script"]), _YAML),
@@ -219,7 +219,7 @@ def test_bad_documents_are_refused_and_nothing_else(entries: list[tuple[str, str
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300, deadline=10_000)
 @given(st.text(alphabet="ab:{}[]-\n \"'&*#|>!%@`,?$\t0", max_size=80))
 def test_random_text_is_refused_and_nothing_else(text: str) -> None:
     with contextlib.suppress(SpecError):

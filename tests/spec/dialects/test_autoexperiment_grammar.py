@@ -1,4 +1,4 @@
-"""AutoExperiment's grammar: the same jobs, keys, values and order as the tool itself."""
+"""AutoExperiment's grammar: the same jobs, keys, values and order as in the tool."""
 
 from __future__ import annotations
 
@@ -163,14 +163,19 @@ def test_examples(text: str, names: list[str]) -> None:
         ("m: []\nname: n", "m is empty, so there is no job at all"),
         ("m:\nname: n", "spec.yaml:1:1: a key without a value"),
         ("m: ???\nname: n", "stands for a value that has to be given"),
-        ("m: ${nope}\nname: n", "refers to nothing"),
+        ("m: ${nope}\nname: n", "'nope' is not defined"),
         ("m: ${oc.env:AE_NOT_SET}\nname: n", "environment variable AE_NOT_SET is not set"),
-        ("m: ${k}\nk: ${m}\nname: n", "circle"),
+        ("m: ${k}\nk: ${m}\nname: n", "reference cycle: m → k → m"),
         ("m: [[1], 2]\nname: n", "neither plain values nor named items only"),
         ("m: [{a: 1, b: 2}]\nname: n", "neither plain values nor named items only"),
         ("m:\n  - 100: {q: 1}\nname: n", "the key 100 is not a text"),
         ("a: 1\na: 2\nname: n", "given twice"),
         ("a: [1, 2]\nname: same", "job names must be unique; given more than once: 'same'"),
+        (
+            "a: [1, 2, 1]\nname: 'n{a}'",
+            "more than once: 'n1' (items 1 and 3 of a give all keys the same values; remove one)",
+        ),
+        ("a: ['1', 1]\nname: 'n{a}'", "more than once: 'n1' (add {a}, which varies, to name)"),
         (
             'alpha: [1, 2]\nname: "{alpa}"',
             "name stays '{alpa}', so jobs have the same name: there is no key 'alpa' (did you mean 'alpha'?)",
@@ -196,10 +201,10 @@ def test_a_missing_field_is_named() -> None:
 
 def test_too_many_jobs_are_refused_at_once() -> None:
     text = "".join(f"k{number}: [1,2,3,4,5,6,7,8,9,10]\n" for number in range(12))
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(SpecError, match=r"1,000,000,000,000 jobs"):
         expand(as_job(f"{text}name: n"))
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_alias_bombs_and_deep_nesting_are_refused_at_once() -> None:
@@ -207,7 +212,7 @@ def test_alias_bombs_and_deep_nesting_are_refused_at_once() -> None:
         f"{chr(98 + level)}: &{chr(98 + level)} [{','.join([f'*{chr(97 + level)}'] * 10)}]\n"
         for level in range(9)
     )
-    started = time.monotonic()
+    started = time.process_time()
     for text in (
         bomb,
         "a: " + "[" * 50_000,
@@ -216,7 +221,7 @@ def test_alias_bombs_and_deep_nesting_are_refused_at_once() -> None:
     ):
         with pytest.raises(SpecError):
             expand(text)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_expansion_is_quick() -> None:
@@ -226,5 +231,30 @@ def test_expansion_is_quick() -> None:
         started = time.process_time()
         assert len(expand(text).jobs) == 1080
         spent.append(time.process_time() - started)
-    # the tool itself: 0.70 s where this takes about 0.03 s; the bound is the issue's tenth, with room for slow machines
+    # AutoExperiment takes 0.70 s on a machine on which this takes about 0.03 s; slow machines need more
     assert min(spent) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${oc.select:absent,4}", 4),
+        ("${oc.select:w}", 3),
+        ("${oc.decode:'1e-3'}", 0.001),
+        ("${oc.env:NOT_SET,1e-3}", "0.001"),
+        ("${oc.env:NOT_SET,true}", "True"),
+    ],
+)
+def test_resolvers_of_omegaconf(text: str, value: Any) -> None:
+    (job,) = params_of(f"w: 3\nv: {text}\nname: n")
+    assert repr(job["v"]) == repr(value)
+
+
+def test_resolvers_that_give_lists() -> None:
+    text = "m: {x: 7, y: 8}\nv: ${oc.dict.keys:m}\nw: ${oc.create:[1, 2]}\nname: n{v}{w}"
+    assert [job["name"] for job in params_of(text)] == ["nx1", "nx2", "ny1", "ny2"]
+
+
+def test_resolvers_of_another_tool_are_unknown() -> None:
+    with pytest.raises(SpecError, match=r"no resolver 'oc\.mul'"):
+        params_of("v: ${oc.mul:2,3}\nname: n")

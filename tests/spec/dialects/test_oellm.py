@@ -244,6 +244,64 @@ def test_cooldowns_wait_for_the_checkpoint_that_their_path_names(cluster: Cluste
     assert {job.swept for job in (decay, export, score)} == {("lr",)}
 
 
+LADDERS = r"""
+job: {name: "m_${backend.megatron.hidden_size}_${stage}"}
+stage: ""
+backend: {class_name: MegatronBackend, megatron: {num_layers: 2, train_iters: 9, save_interval: 1}}
+sweep:
+  type: list
+  groups:
+    - type: list
+      configs:
+"""
+LADDER = r"""
+        - defaults: {backend.megatron.hidden_size: SIZE}
+          configs:
+            - {stage: stable, backend.megatron.seed: 1}
+            - configs:
+                - {defaults: {stage: short}, configs: [{backend.megatron.seed: 2, LOAD}]}
+                - {defaults: {stage: long}, configs: [{backend.megatron.seed: 3, LOAD}]}
+""".replace("LOAD", r'backend.megatron.load: "\\${sibling.stable.output_dir}/checkpoints"')
+
+
+def test_each_ladder_of_a_list_has_its_own_siblings(cluster: ClusterProfile) -> None:
+    loaded = sweep(LADDERS + LADDER.replace("SIZE", "64") + LADDER.replace("SIZE", "128"), "")
+    assert [point.name for point in loaded.points] == ["m_64", "m_128"]
+    for point, size in zip(loaded.points, (64, 128), strict=True):
+        jobs = loaded.jobs(point, cluster)
+        assert [(job.stage, job.params["hidden_size"]) for job in jobs] == [
+            (stage, size) for stage in ("stable", "short", "long")
+        ]
+        assert [job.depends_on[0].stage for job in jobs[1:]] == ["stable", "stable"]
+
+
+def test_a_sibling_agrees_on_the_swept_values_that_both_have(cluster: ClusterProfile) -> None:
+    text = r"""
+job: {name: "m_${backend.megatron.lr}_${stage}"}
+backend: {class_name: MegatronBackend, megatron: {num_layers: 2, train_iters: 9, lr: 1}}
+sweep:
+  type: list
+  groups:
+    - {configs: [{stage: stable, backend.megatron.lr: 3, seed: 1}, {stage: stable, backend.megatron.lr: 2}]}
+    - configs:
+        - {stage: decay, backend.megatron.lr: 3, seed: 1, backend.megatron.load: "\\${sibling.stable.output_dir}"}
+"""
+    loaded = sweep(text, "")
+    assert [len(loaded.jobs(point, cluster)) for point in loaded.points] == [2, 1]
+
+
+def test_a_finished_job_is_not_looked_for_in_its_own_log_before_it_starts(cluster: ClusterProfile) -> None:
+    unfinished = r"""
+      - class_name: NotCondition
+        condition: {class_name: LogPatternCondition, log_path: "${job.log_path_current}", pattern: done}"""
+    for more, kind in (("", None), ("\n      - {class_name: FileExistsCondition, path: /x}", "file")):
+        condition = f"  start_condition:\n    class_name: AndCondition\n    conditions:{unfinished}{more}"
+        text = f"job:\n  name: run\n{condition}\nbackend: {{class_name: BashBackend, command: echo x}}\n"
+        loaded = sweep(text, "")
+        start = loaded.jobs(loaded.points[0], cluster)[0].start
+        assert (start.kind if start else None) == kind
+
+
 LOGS = r"""
 job: {name: "run"}
 backend: {class_name: BashBackend, command: "echo x"}
@@ -334,7 +392,8 @@ def test_events_and_conditions(cluster: ClusterProfile) -> None:
     assert "'/x/bad nodes'" in node.command
     assert '"${am_match_node:-}"' in node.command
     assert (idle.on, idle.after, idle.do) == ("idle", 300.0, "cancel")
-    assert (failed.pattern, failed.do, failed.limit) == ("^FAILED", "restart", 3)
+    assert (failed.pattern, failed.do, failed.limit, failed.condition) == ("^FAILED", "restart", 1, None)
+    assert job.restart.retryable == 2
     assert job.finish is not None
     assert [part.kind for part in job.finish.parts] == ["not", "command", "command"]
     assert job.finish.parts[0].parts[0] == Condition("log", path="/a", pattern=r"x\+")
@@ -420,3 +479,28 @@ def test_folder_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     assert sweep(STAGES).points
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "writes"),
+    [("/data/exp_0.001_64_stable/checkpoints", True), ("/data/exp_0.01_64_stable/checkpoints", False)],
+)
+def test_a_plain_path_to_where_upstreams_job_of_another_point_writes(path: str, writes: bool) -> None:
+    """Here that job writes to a run directory of its own, so that the other one would wait without end."""
+    loaded = sweep(
+        f"""
+sweep:
+  configs:
+    - {{stage: stable}}
+    - {{stage: later, backend.megatron.lr: 1e-4, backend.megatron.load: {path}}}
+""",
+        BASE.replace('"out/', '"/data/'),
+    )
+    assert len(loaded.points) == 2
+    found = [str(problem) for problem in loaded.warnings() if "of this file writes there" in str(problem)]
+    assert len(found) == writes
+    for text in found:
+        assert re.match(
+            rf"study.yaml:\d+:\d+: backend.megatron.load: {path}: in oellm-autoexp, point 0 ", text
+        )
+        assert text.endswith("write ${sibling.stable.output_dir}")

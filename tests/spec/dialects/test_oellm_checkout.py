@@ -54,7 +54,7 @@ NOT_COMPOSED: Final = {
 }
 """Experiments that are not imported, and why: upstream cannot resolve them either, but for the last one."""
 REFUSED: Final = {
-    "base": "no train_iters",  # what others start from; upstream cannot resolve it
+    "base": "no train_iters",  # a base of other files, which upstream cannot resolve
     "korbi/megatron_moe_qwen30BA3_jupiter_speed_max": "--global-batch-size 4 is not divisible",
 }
 """Experiments that Megatron-LM itself refuses."""

@@ -1,4 +1,4 @@
-"""Interpolations and resolvers against values recorded from oellm-autoexp."""
+"""Interpolations and resolvers compared with values recorded from oellm-autoexp."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_megatron.spec.dialects.oellm.interpolation.configuration import (
+from airflow_megatron.spec.foreign.interpolation.configuration import (
     Configuration,
     ConfigurationError,
     ResolutionContext,
     with_parameters,
 )
-from airflow_megatron.spec.dialects.oellm.interpolation.eval import EvaluationError, evaluate_python
+from airflow_megatron.spec.foreign.interpolation.eval import EvaluationError, evaluate_python
 
 _RECORDED = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "conformance" / "oellm_interpolations.json").read_text()
@@ -107,10 +107,10 @@ def test_parameters_are_set_as_overrides() -> None:
     ],
 )
 def test_dangerous_expressions_are_refused_at_once(text: str) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(EvaluationError):
         evaluate_python(text)
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 @pytest.mark.parametrize("operator", ["", ","])
@@ -122,10 +122,10 @@ def test_texts_and_lists_that_double_are_bounded(operator: str) -> None:
         data[f"v{number}"] = f"${{oc.dict_merge:{{k: {text}}}}}" if operator else text
         if operator:
             data[f"v{number}"] = [f"${{v{number - 1}}}", f"${{v{number - 1}}}"]
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(ConfigurationError, match="more than"):
         configuration(data).get("v54")
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 @pytest.mark.slow
@@ -144,3 +144,24 @@ def test_texts_and_lists_that_double_are_bounded(operator: str) -> None:
 def test_any_text_resolves_or_is_refused(text: str) -> None:
     with contextlib.suppress(ConfigurationError):
         configuration({"text": text, "a": {"b": 3}, "x": ["1", "2"]}).get("text")
+
+
+def test_created_containers_hold_resolved_interpolations() -> None:
+    data = {"n": 3, "x": "${oc.create:[1, b, ${n}]}", "y": "${oc.create:{a: ${n}, b: '\\${n}'}}"}
+    assert configuration(data).get("x") == [1, "b", 3]
+    assert configuration(data).get("y") == {"a": 3, "b": 3}
+
+
+def test_a_comma_that_is_not_quoted_is_no_part_of_a_default() -> None:
+    with pytest.raises(ConfigurationError, match=r"oc\.env takes 2 arguments, not 3"):
+        configuration({"x": "${oc.env:NOT_SET,a,b}"}).get("x")
+    assert configuration({"x": "${oc.env:NOT_SET,'a,b'}"}).get("x") == "a,b"
+
+
+def test_sets() -> None:
+    assert evaluate_python("3 in {1, 2, 3} and 'a' not in set(['b'])") is True
+    assert evaluate_python("len({1, 1.0, 'x'}) + len(set([1, 2]) | {2, 3})") == 5
+    with pytest.raises(EvaluationError, match=r"is a set, which no key can have; write sorted"):
+        evaluate_python("{1, 2}")
+    with pytest.raises(EvaluationError, match="unhashable"):
+        evaluate_python("1 in {[1]}")

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.spec.dialects.oellm.dialect import OellmSweep
+from airflow_megatron.spec.dialects.oellm.native import native_spec
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.yaml_document import load_yaml_text
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.native.sweep import NativeSweep
 from airflow_megatron.spec.oellm_import import MissingHydraError, import_oellm, spec_text
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -195,3 +198,101 @@ def test_mistakes_are_refused(config_dir: Path, name: str, overrides: list[str],
     with pytest.raises(SpecError) as error:
         import_oellm(config_dir, name, overrides)
     assert message in str(error.value)
+
+
+DIFFERENT = r"""
+job:
+  name: "m_${backend.megatron.lr}_${stage}"
+  base_output_dir: /old/${.name}
+stage: ""
+backend:
+  class_name: MegatronBackend
+  megatron: {num_layers: 2, lr: 1e-3, train_iters: 100, seed: 1, save: "${job.base_output_dir}/checkpoints"}
+slurm:
+  sbatch: {nodes: 1, gpus_per_node: 4, time: "01:00:00"}
+sweep:
+  type: product
+  groups:
+    - params: {backend.megatron.lr: [1e-3, 2e-3]}
+    - type: list
+      configs:
+        - {stage: stable, backend.megatron.train_iters: 1000}
+        - type: list
+          defaults:
+            backend.megatron.load: "\\${sibling.stable.job.base_output_dir}/checkpoints"
+            backend.megatron.ckpt_step: 800
+            job.start_condition:
+              class_name: FileExistsCondition
+              path: "\\${sibling.stable.job.base_output_dir}/checkpoints/iter_0000800"
+          configs:
+            - {stage: short, backend.megatron.train_iters: 900}
+            - {stage: long, backend.megatron.train_iters: 1000, backend.megatron.seed: 2}
+  filter: >-
+    FILTER
+"""
+
+
+def native_of(filtered: str, change: tuple[str, str] = ("", "")) -> NativeSweep:
+    text = DIFFERENT.replace("FILTER", rf"\${{oc.eval:'{filtered}'}}").replace(*change)
+    sweep = load_sweep_text(text, "study.yaml")
+    assert isinstance(sweep, OellmSweep)
+    native = load_sweep_text(spec_text(native_spec(sweep)), "study.yaml")
+    assert isinstance(native, NativeSweep)
+    return native
+
+
+def jobs_of(native: NativeSweep, cluster: ClusterProfile) -> list[dict[str, Job]]:
+    return [{job.stage: job for job in native.jobs(point, cluster)} for point in native.points]
+
+
+def test_points_with_different_stages(cluster: ClusterProfile) -> None:
+    native = native_of(r'"\${stage}" != "long" or \${backend.megatron.lr} < 2e-3')
+    one, two = jobs_of(native, cluster)
+    assert (list(one), list(two)) == (["stable", "short", "long"], ["stable", "short"])
+    assert native.spec.stages["long"].filter == "{{ 'long' in own_stages }}"
+    assert native.spec.stages["stable"].filter is True
+    for jobs in (one, two):
+        assert jobs["short"].depends_on[0].iteration == 800
+        assert [job.params["lr"] for job in jobs.values()] == [jobs["stable"].params["lr"]] * len(jobs)
+    assert [one[stage].params["train_iters"] for stage in one] == [1000, 900, 1000]
+    assert [one[stage].params["seed"] for stage in one] == [1, 1, 2]
+
+
+def test_a_stage_whose_parent_a_filter_drops_starts_from_the_directory_of_the_file(
+    cluster: ClusterProfile,
+) -> None:
+    native = native_of(r'"\${stage}" != "stable" or \${backend.megatron.lr} < 2e-3')
+    one, two = jobs_of(native, cluster)
+    assert (list(one), list(two)) == (["stable", "short", "long"], ["short_2", "long_2"])
+    assert (one["short"].source, one["short"].depends_on[0].stage) == (None, "stable")
+    checkpoints = "/old/m_0.002_stable/checkpoints"
+    for job in two.values():
+        assert job.source == CheckpointSource(checkpoints, 800)
+        assert job.depends_on == ()
+        assert (job.start and (job.start.kind, job.start.path)) == ("file", f"{checkpoints}/iter_0000800")
+
+
+def test_a_stage_that_has_another_form_at_some_points(cluster: ClusterProfile) -> None:
+    events = "job.log_events: [[], [{name: x, pattern: x, action: {class_name: CancelAction}}]]"
+    native = native_of("True", ("params: {", f"params: {{{events}, "))
+    stages = [list(jobs) for jobs in jobs_of(native, cluster)]
+    assert stages == [["stable", "short", "long"]] * 2 + [["stable_2", "short_2", "long_2"]] * 2
+    assert [len(jobs[next(iter(jobs))].events) for jobs in jobs_of(native, cluster)] == [0, 0, 1, 1]
+    assert native.spec.stages["short_2"].parent == "stable_2"
+
+
+def test_points_with_one_stage_each_of_different_names(cluster: ClusterProfile) -> None:
+    start, _, _ = DIFFERENT.partition("    - params")
+    sweep = load_sweep_text(
+        f"{start}    - params: {{stage: [a, b], backend.megatron.seed: [3, 4]}}\n", "study.yaml"
+    )
+    assert isinstance(sweep, OellmSweep)
+    native = load_sweep_text(spec_text(native_spec(sweep)), "study.yaml")
+    assert isinstance(native, NativeSweep)
+    jobs = [jobs["train"] for jobs in jobs_of(native, cluster)]
+    assert [(job.point, job.params["seed"]) for job in jobs] == [
+        ("m_0.001_a_0", 3),
+        ("m_0.001_a_1", 4),
+        ("m_0.001_b_2", 3),
+        ("m_0.001_b_3", 4),
+    ]

@@ -1,8 +1,9 @@
-"""Every key of an oellm-autoexp file is honoured, named in a warning with the reason, or refused with a near name."""
+"""Every key of an oellm-autoexp file is used, listed in a warning with the reason, or refused with a similar name."""
 
 from __future__ import annotations
 
 import pytest
+from oellm_harness import text_of, warnings_of
 
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import check_sweep, plan_sweep
@@ -11,53 +12,10 @@ from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_clu
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.spec_files import load_sweep_text
 
-TEXT = """\
-job:
-  name: "m_${backend.megatron.lr}"
-  JOB: 1
-backend:
-  class_name: MegatronBackend
-  BACKEND: 1
-  megatron:
-    num_layers: 2
-    lr: 1e-3
-    train_iters: 100
-    save_interval: 50
-    MEGATRON: 1
-slurm:
-  sbatch:
-    nodes: 2
-    gpus_per_node: 4
-    cpus_per_task: 12
-    time: "01:00:00"
-    SBATCH: 1
-  SLURM: 1
-TOP: 1
-sweep:
-  type: product
-  groups:
-    - params:
-        backend.megatron.lr: [1e-3, 2e-3]
-        SWEPT: 1
-"""
-
 
 @pytest.fixture(scope="module")
 def cluster() -> ClusterProfile:
     return load_cluster("example-slurm").model_copy(update={"run_root": "/runs"})
-
-
-def text_of(**lines: str) -> str:
-    """Return a file in which each word above stands for a line, or for nothing."""
-    text = TEXT
-    for word in ("JOB", "BACKEND", "MEGATRON", "SBATCH", "SLURM", "TOP", "SWEPT"):
-        text = text.replace(f"{word}: 1", lines.get(word.lower(), "{}"))
-    return "\n".join(line for line in text.splitlines() if line.strip() != "{}") + "\n"
-
-
-def warnings_of(**lines: str) -> list[str]:
-    sweep = load_sweep_text(text_of(**lines), "study.yaml")
-    return [problem.message for problem in sweep.warnings()]
 
 
 def test_a_plain_file_has_no_warnings() -> None:
@@ -274,8 +232,30 @@ def test_gpus_of_the_whole_job_give_the_processes_of_a_node(gpus: str, cluster: 
 
 
 @pytest.mark.parametrize(
+    ("line", "gres"),
+    [
+        ("gpus_per_node: a100:4", "gpu:a100:4"),
+        ("gpus_per_task: 1\n    ntasks_per_node: 4", None),
+        ("gpus_per_task: a100:1\n    ntasks: 8", "gpu:a100:4"),
+        ("gpus_per_task: 4", None),
+        ("gpus_per_task: 1\n    gpus_per_node: 4\n    ntasks_per_node: 4", None),
+    ],
+)
+def test_gpus_of_a_type_or_of_a_task_are_those_of_a_node(
+    line: str, gres: str | None, cluster: ClusterProfile
+) -> None:
+    sweep = load_sweep_text(without_gpus_per_node(line), "study.yaml")
+    job = sweep.jobs(sweep.points[0], cluster)[0]
+    assert job.slurm.gpus_per_node == 4
+    wanted = [] if gres is None else [f"--gres={gres}"]
+    assert [option for option in job.slurm.options or () if "gpu" in option] == wanted
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
+        (text_of(sbatch="gpus_per_task: 1"), "gpus_per_task and gpus_per_node give different numbers"),
+        (without_gpus_per_node("gpus_per_task: some"), "gpus_per_task is 'some' (write gpus_per_task: 4)"),
         (text_of(sbatch="gres: gpu:a100:2"), "(gpus_per_node: 4, gres: gpu:a100:2) (keep one of them)"),
         (without_gpus_per_node("gpus: 3"), "slurm.sbatch.gpus: 3 GPUs for 2 nodes (write gpus_per_node)"),
     ],
@@ -286,6 +266,25 @@ def test_gpus_that_contradict_each_other_are_refused(
     with pytest.raises(SpecError) as error:
         check_sweep(load_sweep_text(text, "study.yaml"), cluster)
     assert message in str(error.value)
+
+
+def test_a_node_may_have_more_gpus_than_the_job_has_processes(cluster: ClusterProfile) -> None:
+    """sbatch takes ``gres`` of the two, and the launcher starts ``gpus_per_node`` processes."""
+    sweep = load_sweep_text(text_of(sbatch="gres: gpu:8"), "study.yaml")
+    job = sweep.jobs(sweep.points[0], cluster)[0]
+    assert job.slurm.gpus_per_node == 4
+    assert directives(cluster, sbatch="gres: gpu:8")["gres"] == "gpu:8"
+    (warning,) = [each for each in warnings_of(sbatch="gres: gpu:8") if "gres" in each]
+    assert "gpus_per_node: 4, gres: gpu:8: a node has 8 GPUs, and the job uses 4 of them" in warning
+
+
+def test_exclusive_nodes_give_all_their_gpus(cluster: ClusterProfile) -> None:
+    lines = {"sbatch": "gres: gpu:1\n    exclusive: true"}
+    given = directives(cluster, **lines)
+    assert ("exclusive" in given, given["gres"]) == (True, "gpu:a100:4")
+    (warning,) = [each for each in warnings_of(**lines) if "gres" in each]
+    assert warning.startswith("slurm.sbatch.gres: gpu:1: exclusive allocates all GPUs of the nodes")
+    assert directives(cluster, sbatch="gres: gpu:8\n    exclusive: true")["gres"] == "gpu:8"
 
 
 def test_cores_of_a_nodes_task_are_those_that_were_asked_for(cluster: ClusterProfile) -> None:
@@ -319,6 +318,13 @@ def test_options_of_sbatch_are_passed_on(cluster: ClusterProfile) -> None:
 def test_further_options_are_lines(value: str) -> None:
     with pytest.raises(SpecError, match=r"sbatch_extra_directives is .*, not a list of lines"):
         load_sweep_text(text_of(slurm=f"sbatch_extra_directives: {value}"), "study.yaml")
+
+
+@pytest.mark.parametrize("time", ["0", "'0:00'", "'00:00:00'", "0-0"])
+def test_no_limit_is_no_walltime(time: str) -> None:
+    text = text_of().replace('time: "01:00:00"', f"time: {time}")
+    with pytest.raises(SpecError, match=r"slurm.sbatch.time is .*: to Slurm, 0 is no limit"):
+        load_sweep_text(text, "study.yaml")
 
 
 def test_the_signal_before_the_walltime(cluster: ClusterProfile) -> None:
@@ -440,3 +446,38 @@ def test_computed_stages_have_the_names_that_they_resolve_to() -> None:
     varying = COMPUTED.replace("START", '"\\\\${oc.muli:\\\\${aux.size},10}"')
     sweep = load_sweep_text(varying, "study.yaml")
     assert [instance.name for instance in sweep.tree] == ["first", "at__aux_start", "at_20"]
+
+
+@pytest.mark.parametrize(
+    ("swept", "told"),
+    [
+        ("[1e-3, 0.001]", ["m_0.001_0: m_0.001_1 is the same training"]),
+        ("[1e-3, 2e-3, 1e-3, 1e-3]", ["m_0.001_0: m_0.001_2, m_0.001_3 are the same training"]),
+        ("[1e-3, 2e-3]", []),
+    ],
+)
+def test_points_that_are_the_same_training(cluster: ClusterProfile, swept: str, told: list[str]) -> None:
+    megatron = (
+        "{micro_batch_size: 1, global_batch_size: 8, hidden_size: 64, num_attention_heads: 4, seq_length: 32,"
+        " max_position_embeddings: 32, mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 128,"
+        " eval_interval: 100, wandb_exp_name: '${job.name}'}"
+    )
+    lines = "\n    ".join(megatron.strip("{}").split(", "))
+    text = text_of(megatron=lines).replace("[1e-3, 2e-3]", swept)
+    warnings = check_sweep(load_sweep_text(text, "study.yaml"), cluster).warnings
+    found = [problem.message for problem in warnings if "the same training" in problem.message]
+    assert len(found) == len(told)
+    assert all(part in message for part, message in zip(told, found, strict=True))
+
+
+def test_the_section_that_upstream_repeats_in_job_hides_no_misspelt_key() -> None:
+    repeated = "slurm: ${slurm}"
+    assert warnings_of(job=repeated) == []
+    with pytest.raises(SpecError, match=r"no key 'slurm.srun_optss' \(did you mean 'srun_opts'"):
+        warnings_of(job=repeated, slurm="srun_optss: --mpi=pmix")
+    assert "job.slurm" in warnings_of(job="slurm: {sbatch: {nodes: 3}}")[0]
+
+
+def test_a_misspelt_key_of_the_sidecar_names_the_intended_one() -> None:
+    (text,) = warnings_of(top="clustre: local")
+    assert text.startswith("clustre: nothing here reads it; did you mean 'cluster', in the sidecar")

@@ -1,4 +1,4 @@
-"""What an oellm-autoexp file does besides training: steps after it, containers, arrays."""
+"""Other parts of oellm-autoexp files: later steps, containers, arrays."""
 
 from __future__ import annotations
 
@@ -63,6 +63,14 @@ TO_HF = f"""\
     torch_ckpt_dir: ${{job.base_output_dir}}/torch/{ITERATION}
     hf_output_dir: ${{job.base_output_dir}}/hf/{ITERATION}
     tokenizer_name: /models/Qwen3"""
+EVERY = """\
+  convert_hf:
+    class_name: MegatronToHFStep
+    torch_ckpt_base_dir: ${job.base_output_dir}/torch
+    hf_output_base_dir: ${job.base_output_dir}/hf
+    ckpt_step: 100
+    save_interval: 40
+    train_iters: 100"""
 EVALUATION = f"""\
   eval:
     class_name: OELLMEvalStep
@@ -122,6 +130,51 @@ class TestStepsAfterATraining:
     def test_a_checkpoint_that_a_path_names(self, cluster: ClusterProfile) -> None:
         step = TO_HF.replace(ITERATION, "iter_0000050", 1)
         assert first_point(text_of(step), cluster)["train_convert_hf"].iteration == 50
+
+    def test_every_checkpoint_is_converted(self, cluster: ClusterProfile) -> None:
+        """``save_interval`` and ``train_iters`` of a step: upstream's branch ``harsh/ckpt_conversion_backend``."""
+        to_torch = TO_TORCH.replace("cmd:", 'load_dir: "${job.base_output_dir}/checkpoints", cmd:')
+        text = text_of(to_torch, EVERY, EVALUATION)
+        train, convert, evaluate = first_point(text, cluster).values()
+        assert convert.start
+        (fresh, *_) = convert.start.leaves()
+        assert (fresh.kind, fresh.path) == ("new_checkpoint", train.checkpoint_dir)
+        assert (fresh.iteration, fresh.spacing, fresh.last) == (40, 40, 100)
+        assert convert.finish
+        assert (evaluate.iteration, evaluate.depends_on[0].job) == (100, convert.name)
+        sweep = load_sweep_text(text, "study.yaml")
+        assert isinstance(sweep, OellmSweep)
+        native = load_sweep_text(yaml.safe_dump(native_spec(sweep), sort_keys=False), "study.yaml")
+        other = native.jobs(native.points[0], cluster)[1]
+        assert (other.start, other.finish) == (convert.start, convert.finish)
+        assert (other.start_every_attempt, other.depends_on[0].until) == (
+            convert.start_every_attempt,
+            convert.depends_on[0].until,
+        )
+
+    def test_one_checkpoint_below_the_base_directories(self, cluster: ClusterProfile) -> None:
+        step = EVERY.replace("    save_interval: 40\n", "").replace("ckpt_step: 100", "ckpt_step: 40")
+        jobs = first_point(text_of(step, EVALUATION.replace(ITERATION, "iter_0000040")), cluster)
+        assert [job.iteration for job in jobs.values()] == [None, 40, 40]
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({ITERATION: "iter_0000050"}, "evaluates .*/hf/iter_0000050, and .* writes .*/hf/iter_0000040"),
+            ({"100\n  eval:": "90\n  eval:"}, "train_iters is 90, and the training ends at 100"),
+            ({"save_interval: 40": "save_interval: x"}, "save_interval is 'x', not a whole number from 1 on"),
+            ({"base_dir: ${job.base_output_dir}/torch": "base_dir: /else"}, "the training does not write"),
+        ],
+    )
+    def test_wrong_steps_of_every_checkpoint(
+        self, changes: dict[str, str], message: str, cluster: ClusterProfile
+    ) -> None:
+        text = text_of(EVERY, EVALUATION)
+        for old, new in changes.items():
+            assert old in text
+            text = text.replace(old, new)
+        with pytest.raises(SpecError, match=message):
+            first_point(text, cluster)
 
     def test_a_stage_that_evaluates_waits_for_the_conversion(self, cluster: ClusterProfile) -> None:
         sweep = r"""

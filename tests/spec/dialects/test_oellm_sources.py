@@ -1,4 +1,4 @@
-"""Checkpoints that a file of oellm-autoexp names and no stage of its sweep makes."""
+"""Checkpoints in files of oellm-autoexp that no stage of the sweep creates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The expansion of oellm-autoexp's ``sweep:`` blocks against what oellm-autoexp itself makes of them."""
+"""The expansion of oellm-autoexp's ``sweep:`` blocks compared with that of the tool."""
 
 from __future__ import annotations
 

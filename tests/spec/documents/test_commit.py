@@ -1,4 +1,4 @@
-"""The commit of a checkout, as git itself names it."""
+"""The commit of a checkout, compared with git."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from airflow_megatron.spec.documents.shipped_files import FOLDERS, checkout, shi
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Airflow's home, of which the environment says nothing else."""
+    """Airflow's home, without other settings in the environment."""
     for option in (
         "sweep_specs_folder",
         "clusters_folder",

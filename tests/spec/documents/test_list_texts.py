@@ -1,4 +1,4 @@
-"""Texts that were meant for lists."""
+"""Texts that look like lists."""
 
 from __future__ import annotations
 

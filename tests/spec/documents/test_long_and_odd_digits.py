@@ -1,4 +1,4 @@
-"""Digits that Python cannot read or print as a number are refused with the place, wherever a spec has a number."""
+"""Digits that Python cannot read or print as a number are refused with their position in all numbers of a spec."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ sweep: {base_values: {}}
 
 
 def problems(text: str, folder: Path) -> str:
-    """Return what is wrong with a spec; anything but a ``SpecError`` fails the test."""
+    """Return the errors of a spec; any exception except ``SpecError`` fails the test."""
     try:
         sweep = load_sweep_text(text, str(folder / "study.yaml"))
         check_document(sweep)

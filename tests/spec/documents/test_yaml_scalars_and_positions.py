@@ -1,4 +1,4 @@
-"""YAML documents: YAML 1.2 scalars, repeated keys, merge keys, and the place of every node."""
+"""YAML documents: YAML 1.2 scalars, repeated keys, merge keys, and the position of every node."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_quoted_text_stays_text(text: str) -> None:
     quoted = "'" + text.replace("'", "''") + "'"
     assume(
         yaml.safe_load(quoted) == text
-    )  # what YAML itself folds or refuses (byte order marks, line separators)
+    )  # characters that YAML folds or refuses (byte order marks, line separators)
     assert data(f"x: {quoted}")["x"] == text
 
 
@@ -178,7 +178,37 @@ def test_a_merge_key_without_a_mapping() -> None:
         ("a:\n\t- 1\n", "(indent with spaces)"),
         ("a: b: c\n", "(quote values that contain ': ')"),
         ("lr: {{ lr }}\n", '(quote expressions: "{{ … }}")'),
-        ("a: [1, 2\nb: 3\n", "x.yaml:2:"),
+        ("a: 1\nb: [1, 2\nc: 3\n", "x.yaml:2:4: not valid YAML: while parsing a flow sequence"),
+        ("a: {b: [1, 2]\n", "(close the bracket, and separate the items with commas)"),
+        (
+            "a: 1\np: {{ x }}_{{ y }}\nb: 1\n",
+            "x.yaml:2:11: not valid YAML: while parsing a block mapping did not",
+        ),
+        ("p: {{ x }}_{{ y }}\nb: 1\n", '(quote expressions: "{{ … }}")'),
+        ("p: {{ x['a'] }}\n", '(quote expressions: "{{ … }}")'),
+        (
+            "a: 1\nb:2\nc: 3\n",
+            "x.yaml:2:1: not valid YAML: while scanning a simple key could not find expected ':'",
+        ),
+        ("a: 1\nb:2\nc: 3\n", "(write key: value, with a space after the colon)"),
+        (
+            "a: 1\n  b: 2\n",
+            "x.yaml:2:4: not valid YAML: mapping values are not allowed in this context (indent the",
+        ),
+        ("s\n  b: 2\n", "the line above must end with ':' if it begins a section)"),
+        (
+            "s:\n  a: 1\n b: 2\n",
+            "x.yaml:3:2: not valid YAML: while parsing a block mapping did not find expected key (indent",
+        ),
+        (
+            "a: 1\nb: 'x\nc: 3\n",
+            "x.yaml:2:4: not valid YAML: while scanning a quoted scalar found unexpected end of",
+        ),
+        ("a: 'it's'\n", "and quote a value as a whole)"),
+        (
+            "a: @x\n",
+            "x.yaml:1:4: not valid YAML: while scanning for the next token found character that cannot start any",
+        ),
         ("a: 1\n---\nb: 2\n", "x.yaml:2:1: not valid YAML"),
         ("a: *nothing\n", "x.yaml:1:4: not valid YAML"),
         ("? [a, b]\n: 1\n", "x.yaml:1:3: a key must be a plain word"),
@@ -198,3 +228,13 @@ def test_files(tmp_path: Any) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"name: \xff\n")
     with pytest.raises(SpecError, match=r"latin\.yaml: cannot be read"):
         load_yaml_file(tmp_path / "latin.yaml")
+
+
+def test_a_withheld_value_that_is_part_of_a_word_stays() -> None:
+    document = load_yaml_text("a: 1", "f.yaml")
+    document.withhold("PARTITION", "gpu")
+    document.withhold("TOKEN", "secret-value")
+    text = document.problem((), "gpus_per_node: 4, partition gpu, m_gpu1, xsecret-valuex").message
+    assert (
+        text == "gpus_per_node: 4, partition ${oc.env:PARTITION}, m_${oc.env:PARTITION}1, x${oc.env:TOKEN}x"
+    )

@@ -1,4 +1,4 @@
-"""Bounds: expressions, documents and sweeps that would take for ever or fill the memory are refused at once."""
+"""Expressions, documents and sweeps that would take too long or too much memory are refused immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions: native values, references in any order, clear errors, and a sandbox that holds."""
+"""Expressions: native values, references in any order, clear errors, and the sandbox."""
 
 from __future__ import annotations
 
@@ -99,11 +99,24 @@ def test_cycles_are_shown_as_a_chain() -> None:
     ("source", "told"),
     [
         ("{{ gpu_per_node }}", "'gpu_per_node', which is not defined; did you mean 'gpus_per_node'?"),
-        ("{{ thing.part }}", "has no attribute 'part'"),
+        ("{{ thing.part }}", "there is no entry 'part'"),
+        ("{{ thing.part.size }}", "there is no entry 'part'"),
+        ("{{ thing.whol.size }}", "there is no entry 'whol'; did you mean 'whole'?"),
+        ("{{ gpus_per_node.count }}", "a number has no entry 'count'"),
+        ("{{ 'a'.length }}", "a text has no entry 'length'"),
+        ("{{ [1, 2].size }}", "a list has no entry 'size'"),
+        ("{{ [1, 2][2] }}", "there is no item 2: the list has 2, from 0 on"),
+        ("{{ none.size }}", "nothing (null) has no entry 'size'"),
+        ("{{ true.size }}", "a truth value has no entry 'size'"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{{ gpus_per_node + 'a' }}", "TypeError"),
         ("{{ int('x') }}", "ValueError"),
         ("{{ }}", "not a valid expression"),
+        ("{{ a = 1 }}", "got '='; write == to compare"),
+        ("{{ a && b }}", "; write and"),
+        ("{{ a || b }}", "; write or"),
+        ("{{ !a }}", "; write not"),
+        ("{{ a ? 1 : 2 }}", "; write a if condition else b"),
         ("{{ 1 +", "not a valid expression"),
         ("{% if %}", "not a valid expression"),
         ("{{ 3 | nofilter }}", "nofilter"),

@@ -1,4 +1,4 @@
-"""``<file>.airflow.yml`` beside a file in another tool's language, and ``--set`` for the same keys."""
+"""``<file>.airflow.yml`` beside a file of another tool, and ``--set`` for the same keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.schema import HealthSection
-from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text, spec_files
+from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text, lone_sidecars, spec_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -217,3 +217,34 @@ def test_a_sidecar_may_name_several_clusters(file: Path) -> None:
     for one in ("cluster=example-slurm", "cluster=[example-slurm]"):
         settings = load_sweep(file, [one]).settings
         assert (settings.cluster, settings.clusters) == ("example-slurm", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("study.yaml.airflow.yml", ""),
+        ("study.airflow.yml", ""),
+        (
+            "studi.yaml.airflow.yml",
+            "the sidecar of studi.yaml, which does not exist (did you mean 'study.yaml'?)",
+        ),
+        ("other.airflow.yaml", "the sidecar of other.yaml, which does not exist (rename it after its file)"),
+    ],
+)
+def test_one_without_its_file_is_named(name: str, problem: str, file: Path) -> None:
+    beside(file, "cluster: local\n", name)
+    told = lone_sidecars(file.parent)
+    assert len(told) == bool(problem)
+    assert all(problem in str(one) for one in told)
+
+
+def test_what_has_no_effect_on_a_script_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --job-name={name}\necho {LR}\n")
+    file = tmp_path / "study.yaml"
+    file.write_text(f"{AUTOEXPERIMENT}termination_str: done\n")
+    beside(file, "max_jobs: 2\ncontainer: profile\nrelease: core_v0.16.1\nhealth: off\n")
+    (warning,) = load_sweep(file).warnings()
+    assert warning.message.startswith("release, container: no effect, since every job runs a script")
+    assert (warning.file, warning.line) == (f"{file}.airflow.yml", 3)
+    file.write_text(OELLM)
+    assert "no effect" not in str(load_sweep(file).warnings())

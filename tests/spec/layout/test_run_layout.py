@@ -1,4 +1,4 @@
-"""Every path of a run directory has one owner."""
+"""The paths of a run directory, which only one module builds."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SPELLED = re.compile(
 """Names of a run directory, as a path or a shell script spells them."""
 NOT_OURS = {
     "simulation/run.py": "/checkpoints",  # of the name of a stream of random numbers
-    "simulation/site/log_texts.py": "/checkpoints",  # what a trainer writes into its log
+    "simulation/site/log_texts.py": "/checkpoints",  # lines that a trainer writes to its log
     "cli/local/local_airflow.py": "logs/{",  # an address of Airflow's
 }
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line and text of the strings of a module, ``{}`` for what is filled in, without docstrings."""
+    """Yield line and text of the strings of a module except docstrings, with ``{}`` for placeholders."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     nodes = [*ast.walk(tree)]
     passed = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
@@ -64,7 +64,7 @@ def test_no_module_spells_a_path_of_a_run_directory() -> None:
     found = [
         f"{path}:{line}: {names}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        if path != OWNER and path.parent.name != "example_dags"  # users' own DAGs, with commands of their own
+        if path != OWNER and path.parent.name != "example_dags"  # DAGs of users, with their own commands
         for line, text in texts(path)
         if (names := spelled(path, text))
     ]
@@ -107,7 +107,7 @@ def test_the_owner_spells_them() -> None:
 
 
 class TestLayout:
-    """What 7332a23 has left on clusters stays where it is looked for."""
+    """Files that 7332a23 wrote on clusters are still found."""
 
     def test_of_a_run_directory(self) -> None:
         run = SweepLayout.of("/runs/", "s").point("p")

@@ -1,4 +1,4 @@
-"""Which health rules a job gets."""
+"""The health rules of each job."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_stage_may_be_watched_where_the_sweep_is_not(cluster: ClusterProfile) 
             "health: {stall: {do: rollback}}",
             "s.yaml:8:22: stages.train.health.stall.do is 'rollback' (expected one of",
         ),
-        ("health: no", "s.yaml:8:5: stages.train.health is 'no' (expected one of 'off')"),
+        ("health: no", "s.yaml:8:5: stages.train.health is 'no' (expected off, or keys with values)"),
         ("health: {stal: {do: fail}}", "(did you mean 'stall'?)"),
         ("health: {throughput: {below: 30}}", "less than 1"),
         ("health: {stall: {after: soon}}", "'soon' is not a duration"),

@@ -1,4 +1,4 @@
-"""The stage tree, read from a loaded sweep: fan-out, parents, names, and what cannot be a tree."""
+"""The stage tree of a loaded sweep: fan-out, parents, names, and errors."""
 
 from __future__ import annotations
 
@@ -111,6 +111,37 @@ def test_equal_documents_give_equal_trees() -> None:
             "  a: {kind: train, start: {checkpoint: 5}}\n",
             "s.yaml:4:20: start needs a parent (add parent: …, or",
         ),
+        ("  a: {kind: train, start: {any: [{file: x}, {log: y}]}}\n", "s.yaml:4:45: start needs a parent"),
+        ("  a: {kind: convert, start: {file: x}}\n", "s.yaml:4:3: convert needs a parent"),
+        (
+            "  a: {kind: lr_finder}\n  b: {kind: convert, parent: a}\n",
+            "s.yaml:5:22: convert needs checkpoints, and no stage before it saves any (name a stage of kind train",
+        ),
+        (
+            "  a: {kind: command, command: [x], run_dir: y}\n",
+            "s.yaml:4:36: run_dir has no effect in a stage of kind command (it is for stages of kind train",
+        ),
+        (
+            "  a: {kind: train}\n  b: {kind: convert, parent: a, restart: {chain: 2}}\n",
+            "s.yaml:5:43: restart.chain has no effect in a stage of kind convert",
+        ),
+        ("  a: {kind: train, measure: {skip: 3}}\n", "measure has no effect in a stage of kind train"),
+        (
+            "  a: {kind: command, command: [x], health: {nan: {do: fail}}}\n",
+            "health has no effect in a stage of",
+        ),
+        (
+            "  a: {kind: command, command: [x], megatron: {num_layers: 2}}\n",
+            "s.yaml:4:47: megatron.num_layers has no effect in a stage of kind command",
+        ),
+        (
+            "  a: {kind: train, finish: {finished: a}}\n",
+            "s.yaml:4:20: finish waits for the end of 'a' itself",
+        ),
+        (
+            "  abc: {kind: train, events: [{log: x, do: fail, when: {log: x, of: abd}}]}\n",
+            "s.yaml:4:50: when names 'abd', which is not a stage (did you mean 'abc'?)",
+        ),
         ("  a: {kind: evaluate}\n", "s.yaml:4:3: evaluate needs a parent (add parent: …, or start:"),
         (
             "  d: {kind: command, command: [x]}\n  a: {kind: train, parent: d}\n  b: {kind: evaluate, parent: a}\n",
@@ -130,6 +161,13 @@ def test_equal_documents_give_equal_trees() -> None:
         (
             "  a: {kind: train, for_each: {x: [a/b]}}\n",
             "'a/b' cannot be part of a name (letters, digits, '_', '-')",
+        ),
+        (
+            (
+                "  a: {kind: train}\n  b: {kind: convert, parent: a}\n  c: {kind: convert, parent: a}\n"
+                "  e: {kind: evaluate, parent: [b, c]}\n"
+            ),
+            "two stages are named 'a.e' (a.b and a.c are of one branch: write a stage after each of them)",
         ),
         (
             "  a: {kind: train, for_each: {x: [1, 1]}}\n",
@@ -170,3 +208,33 @@ def test_equal_documents_give_equal_trees() -> None:
 )
 def test_what_is_no_tree(stages: str, message: str) -> None:
     assert message in told(stages)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "{file: /data/ready}",
+        "{command: [test, -e, /data/ready], every: 1m}",
+        "{all: [{file: x}, {not: {file: y}}]}",
+        "{checkpoint: 5, of: a}",
+        "{finished: a}",
+        "{any: [{log: x, of: a}, {file: x}]}",
+    ],
+)
+def test_a_stage_without_a_parent_waits_for_what_needs_none(start: str) -> None:
+    found = tree(f"  a: {{kind: train}}\n  b: {{kind: train, start: {start}}}\n")["b"]
+    assert (found.parent, found.waits) == (None, "condition")
+    assert found.after == (("a",) if "a}" in start else ())
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        "  a: {kind: command, command: ['{{ lr }}'], megatron: {lr: 2}, health: off, restart: {failed: 1}}\n",
+        "  a: {kind: command, command: [x]}\n  b: {kind: convert, parent: a}\n",
+        "  a: {kind: convert, start: {from: /x, iteration: 1}, run_dir: y}\n  b: {kind: convert, parent: a}\n",
+        "  a: {kind: train, run_dir: y, restart: {chain: 2}}\n  b: {kind: benchmark, measure: {skip: 3}}\n",
+    ],
+)
+def test_keys_that_a_kind_reads(stages: str) -> None:
+    assert tree(stages)

@@ -1,4 +1,4 @@
-"""Points and jobs of a loaded sweep: names, directories, values, resources, and what waits for what."""
+"""Points and jobs of a loaded sweep: names, directories, values, resources, and dependencies."""
 
 from __future__ import annotations
 
@@ -187,14 +187,29 @@ def test_the_sweeps_own_stage_is_the_same_at_every_point(cluster: ClusterProfile
     [
         ("start: {checkpoint: '{{ train_iters / 2 }}'}", "start.checkpoint is 5.0, not an iteration"),
         ("start: {checkpoint: 0}", "start.checkpoint is 0, not an iteration"),
-        ("start: {checkpoint: '{{ lr > 0 }}'}", "start.checkpoint is True, not an iteration"),
+        ("start: {checkpoint: '{{ lr > 0 }}'}", "start.checkpoint is true, not an iteration"),
         ("run_dir: ../other", "run_dir '../other' must stay inside the point's directory"),
+        ("run_dir: ./b/../../x", "s.yaml:11:5: stage b at point p: run_dir './b/../../x' must stay inside"),
+        (
+            "run_dir: checkpoints",
+            "s.yaml:11:5: stage 'b' works in checkpoints/, where 'pretrain' keeps its files (give it another",
+        ),
+        ("run_dir: logs/deep", "stage 'b' works in logs/, where 'pretrain' keeps its files"),
+        (
+            "outputs: [a.txt, ../../x]",
+            "s.yaml:11:22: stage b at point p: outputs: '../../x' is not below the run directory; a file elsewhere",
+        ),
+        ("outputs: ['']", "outputs: a path is empty"),
+        ('outputs: ["a\\nb"]', "holds a control character"),
         ("run_dir: /tmp", "run_dir '/tmp' must stay inside the point's directory"),
         (
             "run_dir: '.'",
             "stages 'pretrain' and 'b' share the run directory /scratch/runs/example/p (give each its own",
         ),
         ("slurm: {nodes: '{{ lr }}'}", "slurm.nodes is 1.5, not a whole number"),
+        ("slurm: {nodes: 0}", "stages.b.slurm.nodes is 0 (expected greater than or equal to 1"),
+        ("slurm: {nodes: '{{ 0 * lr }}'}", "slurm.nodes is 0.0, not a whole number"),
+        ("slurm: {cpus_per_task: '{{ int(0 * lr) }}'}", "slurm.cpus_per_task is 0"),
         (
             "slurm: {time: \"{{ 'soon' }}\"}",
             "slurm.time: 'soon' is not a duration; write 30m, 6h or 06:00:00",
@@ -221,6 +236,72 @@ def test_wrong_stages(stage: str, message: str, cluster: ClusterProfile) -> None
         """,
     )
     assert message in told(text, cluster)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("4k", "s.yaml:4:3: stage pretrain at point p: train_iters is '4k', not a whole number"),
+        ("", "s.yaml:4:3: stage pretrain at point p: train_iters is empty, not a whole number"),
+        (
+            "'{{ train_iters }}'",
+            "s.yaml:4:3: stage pretrain at point p: reference cycle: train_iters → train_iters",
+        ),
+    ],
+)
+def test_a_wrong_value_is_placed_at_the_parameter(value: str, message: str, cluster: ClusterProfile) -> None:
+    text = spec_text(
+        point="p",
+        more=f"megatron:\n  train_iters: {value}",
+        stages="""
+        stages:
+          pretrain: {kind: train}
+          convert: {kind: convert, parent: pretrain, params: {tokenizer: /t}}
+        """,
+    )
+    assert told(text, cluster).startswith(message)
+
+
+def test_an_unknown_name_in_a_directory_has_a_hint(cluster: ClusterProfile) -> None:
+    text = spec_text(
+        point="p",
+        more="params: {budget: 3}",
+        stages="""
+        stages:
+          pretrain: {kind: train, run_dir: "{{ budgt }}"}
+        """,
+    )
+    assert "'budgt', which is not defined; did you mean 'budget'?" in told(text, cluster)
+
+
+@pytest.mark.parametrize("other", ["x", "./x/", "x//.", "'{{ \"x\" }}/'"])
+def test_two_names_of_one_directory(other: str, cluster: ClusterProfile) -> None:
+    text = spec_text(
+        point="p",
+        stages=f"""
+        stages:
+          a: {{kind: train, run_dir: x, megatron: {{train_iters: 100}}}}
+          b:
+            kind: train
+            run_dir: {other}
+            megatron: {{train_iters: 10}}
+        """,
+    )
+    message = "s.yaml:8:5: stages 'a' and 'b' share the run directory /scratch/runs/example/p/x (give"
+    assert told(text, cluster).startswith(message)
+
+
+def test_an_output_has_one_name(cluster: ClusterProfile) -> None:
+    stages = "stages: {a: {kind: command, command: [x], outputs: [./b/../c.txt, /d//e]}}"
+    assert jobs_of(spec_text(point="p", stages=stages), cluster)["a"].outputs == (
+        "/scratch/runs/example/p/a/c.txt",
+        "/d/e",
+    )
+
+
+def test_a_wrong_value_of_the_whole_sweep_is_shown_where_it_stands(cluster: ClusterProfile) -> None:
+    text = spec_text(point="p", more='slurm:\n  nodes: "{{ 3 / 2 }}"')
+    assert told(text, cluster).startswith("s.yaml:4:3: stage pretrain at point p: slurm.nodes is 1.5")
 
 
 def test_a_failing_expression_is_shown_where_it_stands(cluster: ClusterProfile) -> None:
@@ -262,3 +343,11 @@ def test_a_hostile_value_stays_one_word(cluster: ClusterProfile) -> None:
         "stages": {"run": stage},
     }
     assert jobs_of(json.dumps(spec), cluster)["run"].command == ("echo", *values)
+
+
+@pytest.mark.parametrize("stage", ["kind: command, command: [x]", "kind: convert, parent: pretrain"])
+def test_a_run_dir_without_effect(stage: str) -> None:
+    stages = f"stages:\n  pretrain: {{kind: train}}\n  b: {{{stage}, run_dir: there}}\n"
+    text = spec_text(point="p", stages=stages, more="megatron: {train_iters: 100}\nparams: {tokenizer: /t}")
+    with pytest.raises(SpecError, match="run_dir has no effect in a stage of kind co"):
+        load_sweep_text(text, "s.yaml")

@@ -1,4 +1,4 @@
-"""Where a training ends."""
+"""The last iteration of a training."""
 
 from __future__ import annotations
 

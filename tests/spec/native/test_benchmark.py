@@ -1,4 +1,4 @@
-"""Sweeps that measure a short training at each point."""
+"""Sweeps that measure a short training for each point."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from example_specs import MODEL
 
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SPEC = """\
 name: speed
 point: "b{{ micro_batch_size }}"
-megatron: {seq_length: 64}
+megatron: MODEL
 benchmark:
   iterations: 30
   expect: "{{ fate }}"
@@ -27,7 +28,7 @@ sweep:
   configs:
     - {micro_batch_size: 4, fate: "", theirs: 12.5}
     - {micro_batch_size: 64, fate: oom, theirs: null}
-"""
+""".replace("MODEL", json.dumps({**MODEL, "global_batch_size": 64}))
 
 
 def jobs_of(text: str, cluster: ClusterProfile) -> list[Job]:
@@ -58,7 +59,7 @@ def test_one_training_at_each_point(cluster: ClusterProfile) -> None:
         ("fate: oom", "fate: slow", "expect is 'slow'; it can be oom, or nothing"),
         ("theirs: 12.5", "theirs: quick", "measure.reported.step_ms is 'quick'; it must be a number"),
         ("iterations: 30", "iterations: 1", "benchmark.iterations is 1"),
-        ("seq_length: 64", "seq_lenght: 64", "did you mean seq_length"),
+        ('"seq_length"', '"seq_lenght"', "did you mean seq_length"),
     ],
 )
 def test_what_is_refused(old: str, new: str, message: str, cluster: ClusterProfile) -> None:
@@ -66,3 +67,14 @@ def test_what_is_refused(old: str, new: str, message: str, cluster: ClusterProfi
     with pytest.raises(SpecError) as caught:
         jobs_of(SPEC.replace(old, new), cluster)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("iterations", "warned"), [(10, 1), (11, 0)])
+def test_a_benchmark_of_which_nothing_is_measured(
+    iterations: int, warned: int, cluster: ClusterProfile
+) -> None:
+    text = SPEC.replace("iterations: 30", f"iterations: {iterations}").replace("fate: oom", 'fate: ""')
+    warnings = [str(warning) for warning in check_sweep(load_sweep_text(text, "s.yaml"), cluster).warnings]
+    measured = [warning for warning in warnings if "nothing is measured" in warning]
+    assert len(measured) == warned
+    assert all("skip excludes the first 10 of 10 iterations" in warning for warning in measured)

@@ -1,4 +1,4 @@
-"""Events and conditions of native specs that no job can have meant are refused, with what to write instead."""
+"""Events and conditions of native specs that cannot be intended are refused with a hint."""
 
 from __future__ import annotations
 
@@ -29,13 +29,19 @@ def problems(more: str, cluster: ClusterProfile) -> list[str]:
     [
         (
             "events: [{state: FAILD, do: notify}]",
-            "no state of Slurm matches 'FAILD' (did you mean 'FAILED'?)",
+            "s.yaml:5:47: stage b at point p: event 1: no state of Slurm matches 'FAILD' (did you mean 'FAILED'?)",
         ),
         (
             "events: [{state: failed, do: notify}]",
             "no state of Slurm matches 'failed' (did you mean 'FAILED'?)",
         ),
         ("events: [{log: '', do: notify}]", "the pattern is empty, and every line matches it"),
+        ('events: [{log: "done\\n", do: notify}]', "holds a line end, and it is looked for within each line"),
+        (
+            "start: {log: '[a]\\nb'}",
+            r"s.yaml:5:47: stage b at point p: the pattern '[a]\\nb' holds a line end",
+        ),
+        ("start: {log: '(a|b)\\n{2}c'}", "holds a line end, and it is looked for within each line"),
         (
             "events: [{idle: 0, do: notify}]",
             "event 1: idle is 0, and the event would happen at the first poll",
@@ -44,8 +50,25 @@ def problems(more: str, cluster: ClusterProfile) -> list[str]:
             "events: [{name: n, log: x, do: notify}, {name: n, log: y, do: notify}]",
             "two events are named 'n', and the limit of one would count the actions of the other",
         ),
+        (
+            "events: [{log: x, do: restart, command: [y]}]",
+            "s.yaml:5:78: stage b at point p: event 1: command belongs to do: run, not to do: restart; drop it",
+        ),
+        (
+            "events: [{log: x, do: run, command: y, message: z}]",
+            "message belongs to do: notify, not to do: run",
+        ),
+        (
+            "events: [{log: 'x (?P<it>.)', do: run, command: 'y $am_match_iteration'}]",
+            "event 1: the pattern has no group 'iteration', which $am_match_iteration is; its groups: it",
+        ),
+        (
+            "cancel: {file: x, of: a}",
+            "s.yaml:5:65: stage b at point p: of: says whose checkpoint or log is meant",
+        ),
         ("start: {log: ''}", "the pattern is empty, and every line matches it"),
         ("start: {file: ''}", "file: is empty; write a path"),
+        ('start: {file: "a\\nb"}', "holds a control character"),
         ("finish: {command: []}", "command: is empty"),
         ("cancel: {command: ' '}", "command: is empty"),
         ("cancel: {file: x, prints: y}", "prints: is the output of a command; add command:"),
@@ -63,6 +86,7 @@ def test_what_cannot_be_meant(more: str, message: str, cluster: ClusterProfile) 
         "events: [{state: '^(?i:failed)$', do: notify}]",
         "events: [{log: x, do: notify}, {log: x, do: notify}]",
         "events: [{idle: 30m, do: notify}]",
+        "events: [{log: '(?P<it>.)', do: run, command: [y, $am_match_it]}]",
         "start: {not: {file: x}}",
         "finish: {command: ['true'], prints: ''}",
     ],

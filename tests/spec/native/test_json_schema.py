@@ -1,4 +1,4 @@
-"""The JSON Schema for editors: current, and of one mind with the loader."""
+"""The JSON Schema for editors is up to date and agrees with the loader."""
 
 from __future__ import annotations
 

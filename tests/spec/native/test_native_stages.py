@@ -1,4 +1,4 @@
-"""What the jobs of a stage share is worked out once, and does not show in the jobs."""
+"""Values that the jobs of a stage share are computed once, without an effect on the jobs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,15 @@ def test_a_key_of_one_stage_reaches_that_stage_only() -> None:
     [
         ("{time: \"{{ 'soon' }}\"}", "slurm.time: 'soon' is not a duration"),
         ('{nodes: "{{ 1.5 }}"}', "slurm.nodes is 1.5, not a whole number"),
-        ('{mem: "{{ 5 }}"}', "slurm.mem is 5"),
+        ('{mem: "{{ 5 }}"}', "slurm.mem: 5 is not a memory size of Slurm; write a whole number with K, M, G"),
+        ("{mem: \"{{ 'lots' }}\"}", "slurm.mem: 'lots' is not a memory size of Slurm"),
+        ('{mem: "{{ 1.5 * 4 }}G"}', "slurm.mem: '6.0G' is not a memory size of Slurm"),
+        ('{time: "{{ 90 }}"}', "slurm.time: 90 is not a walltime: Slurm counts a number in minutes"),
+        (
+            '{time: "{{ 0 }}s"}',
+            "slurm.time: '0s' is not a walltime: to Slurm, 0 is no limit; write a time such as",
+        ),
+        ('{signal_before: "{{ 0 }}"}', "slurm.signal_before: 0 is not an interval; write 1s or more"),
         ('{time: "{{ 1e308 * 10 }}"}', "slurm.time: inf is not a duration"),
     ],
 )
@@ -76,6 +84,27 @@ def test_wrong_resources(section: str, told: str) -> None:
     )
     sweep = load_sweep_text(text, "s.yaml")
     with pytest.raises(SpecError, match=told):
+        sweep.jobs(sweep.points[0], load_cluster("local"))
+
+
+def test_times_of_a_restart_policy_are_expressions() -> None:
+    text = NAMED.replace(
+        "slurm: {time", "restart: {backoff: '{{ nodes * 5 }}s', exclude_for: '{{ 2 }}h'}\nslurm: {time", 1
+    )
+    sweep = load_sweep_text(text, "s.yaml")
+    job = sweep.jobs(sweep.points[0], load_cluster("local"))[0]
+    assert (job.restart.backoff, job.restart.exclude_for) == (10, 7200)
+    wrong = load_sweep_text(text.replace("{{ nodes * 5 }}s", "{{ stage }}"), "s.yaml")
+    with pytest.raises(SpecError, match=r"restart.backoff: 'pretrain' is not a duration"):
+        wrong.jobs(wrong.points[0], load_cluster("local"))
+
+
+def test_an_expression_of_a_container_that_gives_no_text() -> None:
+    container = "container: {runtime: apptainer, image: '{{ none }}'}\nslurm: {time"
+    sweep = load_sweep_text(NAMED.replace("slurm: {time", container, 1), "s.yaml")
+    with pytest.raises(
+        SpecError, match=r"s.yaml:[0-9]+:.*container.image is empty: input should be a valid string"
+    ):
         sweep.jobs(sweep.points[0], load_cluster("local"))
 
 
@@ -89,7 +118,7 @@ def test_restart_of_a_stage_is_merged_key_by_key_with_the_sweeps() -> None:
     assert (jobs["pretrain"].retryable, jobs["pretrain"].failed, jobs["pretrain"].nodes) == (3, 2, [1])
     cooldown = jobs["cooldown"]
     assert (cooldown.retryable, cooldown.failed, cooldown.backoff, cooldown.nodes) == (3, None, 5, [1])
-    # a stage may say what is the default although the sweep says otherwise
+    # a stage may set the default value although the sweep sets another one
     text = NAMED.replace("slurm: {time", "restart: {retryable: 3}\nslurm: {time", 1)
     text = text.replace("start: {checkpoint: 50},", "start: {checkpoint: 50}, restart: {retryable: 10},")
     sweep = load_sweep_text(text, "s.yaml")
@@ -98,7 +127,7 @@ def test_restart_of_a_stage_is_merged_key_by_key_with_the_sweeps() -> None:
 
 
 def test_what_follows_a_rollback_is_read_by_trainings_alone() -> None:
-    """It may name what a point varies, which a stage of the whole sweep does not know."""
+    """It may refer to swept values, which a stage of the whole sweep does not have."""
     sweep = load_sweep_text(
         NAMED.replace("stages:", "restart: {after_rollback: {lr: '{{ lr / 2 }}'}}\nstages:")
         + "  prepare: {kind: command, scope: sweep, command: ['true']}\n",
@@ -110,3 +139,60 @@ def test_what_follows_a_rollback_is_read_by_trainings_alone() -> None:
     jobs = {job.stage: job for job in sweep.jobs(sweep.points[0], cluster)}
     assert jobs["pretrain"].restart.after_rollback == {"lr": 5e-4}
     assert jobs["pretrain.convert"].restart.after_rollback == {}
+
+
+def test_a_filter_leaves_out_a_stage_and_those_after_it() -> None:
+    text = TEXT.replace(", cooldown.save_interval: [5, 6]", ", cooldown.wanted: [true]").replace(
+        "cooldown: {kind: train,", 'cooldown: {kind: train, filter: "{{ wanted and lr < 1e-3 }}",'
+    )
+    sweep = load_sweep_text(text, "s.yaml")
+    stages = {
+        point.name: [job.stage for job in sweep.jobs(point, load_cluster("local"))] for point in sweep.points
+    }
+    assert stages == {
+        "lr0.001": ["pretrain", "pretrain.convert"],
+        "lr0.0001": ["pretrain", "cooldown", "pretrain.convert", "cooldown.convert"],
+    }
+
+
+def test_a_filter_of_a_repeated_stage_reads_its_value() -> None:
+    text = NAMED.replace(
+        "cooldown: {kind: train,",
+        'cooldown: {kind: train, for_each: {budget: [1, 2]}, filter: "{{ budget < 2 or lr < 1e-3 }}",',
+    )
+    sweep = load_sweep_text(text, "s.yaml")
+    stages = [{job.stage for job in sweep.jobs(point, load_cluster("local"))} for point in sweep.points]
+    assert stages[1] - stages[0] == {"cooldown_2", "cooldown_2.convert"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"pretrain: {": 'pretrain: {filter: "{{ lr > 1 }}", '},
+            r"s.yaml:7:.*the filters of the stages leave none at point lr0.001 \(drop the point: sweep: {filter: …}\)",
+        ),
+        (
+            {"pretrain: {": "pretrain: {filter: \"{{ 'no' }}\", "},
+            r"s.yaml:8:.*stage pretrain at point lr0.001: filter .* gives text \('no'\), not true or false",
+        ),
+        (
+            {"cooldown: {": 'cooldown: {filter: "{{ size == 1 }}", '},
+            r"s.yaml:9:.*stage cooldown at point lr0.001: '{{ size == 1 }}' uses 'size', which is not defined",
+        ),
+        (
+            {
+                "cooldown: {": 'cooldown: {filter: "{{ lr < 1e-3 }}", ',
+                "parent: [pretrain, cooldown]": "parent: pretrain, start: {finished: cooldown}",
+            },
+            "s.yaml:10:.*there is no stage 'cooldown' at this point",
+        ),
+    ],
+)
+def test_wrong_filters_of_stages(changes: dict[str, str], told: str) -> None:
+    text = NAMED
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    sweep = load_sweep_text(text, "s.yaml")
+    with pytest.raises(SpecError, match=told):
+        sweep.jobs(sweep.points[0], load_cluster("local"))

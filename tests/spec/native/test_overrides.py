@@ -1,4 +1,4 @@
-"""``--set key=value``: what it changes, and what messages point at."""
+"""``--set key=value``: its effect, and the positions in messages."""
 
 from __future__ import annotations
 
@@ -63,6 +63,16 @@ def test_values(setting: str, path: list[str], value: object) -> None:
     assert node == value
 
 
+def test_keys_of_a_spec_are_added_whatever_is_there_already() -> None:
+    text = TEXT.replace("params: *common", "trainer: megatron_core")
+    data = changed("container.image=x", "params.size=3", "stages.pretrain.params.size=4", text=text)
+    assert (data["container"], data["params"]) == ({"image": "x"}, {"size": 3})
+    text = TEXT.replace("{kind: train}", "{kind: train, parent: x}")
+    assert changed("stages.pretrain.params.x=1", text=text)["stages"]["pretrain"]["params"] == {"x": 1}
+    with pytest.raises(SpecError, match="there is no 'megatorn' in the spec"):
+        changed("megatorn.lr=1")
+
+
 def test_null_removes_a_key() -> None:
     assert "lr" not in changed("megatron.lr=null")["megatron"]
 
@@ -101,6 +111,7 @@ def test_the_text_keeps_scalars_as_written() -> None:
             "--set stages.pretrain.kind=trian: stages.pretrain.kind is 'trian' (did you mean 'train'? expected",
         ),
         ("megatron.lr=[", "--set megatron.lr=[: not valid YAML"),
+        ("extends=other.yaml", "a spec is extended before values are set (write extends into the file"),
         ("stages.other.scope=sweep", "--set stages.other.scope=sweep: 'kind' is missing (add kind: …)"),
     ],
 )

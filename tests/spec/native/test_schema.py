@@ -1,4 +1,4 @@
-"""What a spec may hold: each wrong place is told once, with file, line, column and hint."""
+"""Valid and invalid specs: each error is reported once, with file, line, column and hint."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_file_names_the_sweep() -> None:
         ),
         (
             spec_text(point="p", more="megatron: [lr]"),
-            "s.yaml:3:1: megatron is ['lr'] (expected keys with values)",
+            "s.yaml:3:1: megatron is a list (expected keys with values)",
         ),
         (
             spec_text(point="p", more="trainer: megatron"),
@@ -83,8 +83,94 @@ def test_the_file_names_the_sweep() -> None:
             "s.yaml:6:13: stages.pretrain.slurm.nodes is 'two' (expected a whole number or an expression \"{{ … }}\")",
         ),
         (with_stage("slurm: {nodes: true}"), "expected a whole number"),
+        (
+            with_stage("restart: {failed: true}"),
+            "s.yaml:6:15: stages.pretrain.restart.failed is true (expected a whole number)",
+        ),
+        (with_stage("health: {spike: {rise: true}}"), "health.spike.rise is true (expected a number)"),
+        (with_stage("env: {DEBUG: true}"), "env.DEBUG is true (expected text (quote it))"),
+        (with_stage("command: [x, true]"), "s.yaml:6:18: stages.pretrain.command.1 is true (expected text"),
+        (with_stage("finish: {command: x, prints: true}"), "finish.prints is true (expected text"),
+        (
+            with_stage("restart: {chain: 100000}"),
+            "s.yaml:6:15: stages.pretrain.restart.chain is 100000 (expected less than or equal to 100",
+        ),
+        (with_stage("slurm: {nodes: 0}"), "slurm.nodes is 0 (expected greater than or equal to 1"),
+        (
+            with_stage("slurm: {mem: 64Gi}"),
+            "s.yaml:6:13: stages.pretrain.slurm.mem: '64Gi' is not a memory size of Slurm (write a whole number",
+        ),
+        (
+            with_stage("env: {'A B': 1}"),
+            "s.yaml:6:11: stages.pretrain.env.A B: 'A B' cannot be the name of an environment",
+        ),
+        (
+            with_stage("secrets: {A: {file: hf_x}}"),
+            "secrets.A.file is … (expected a path that begins with / or ~/;",
+        ),
+        (with_stage("container: {runtime: apptainer, image: ''}"), "container.image is ''"),
+        (
+            spec_text(point="p", more="notify: [{notifier: slack}]"),
+            "notify.0.notifier is 'slack' (expected the path of a class: package.module.ClassName)",
+        ),
+        (
+            with_stage("slurm: {time: 90}"),
+            "s.yaml:6:13: stages.pretrain.slurm.time: 90 is not a walltime: Slurm counts a number in minutes, other",
+        ),
+        (
+            with_stage("slurm: {time: '1:30'}"),
+            "slurm.time: '1:30' is not a walltime: to Slurm it is minutes and",
+        ),
+        (
+            with_stage("slurm: {time: 00:00:00}"),
+            "s.yaml:6:13: stages.pretrain.slurm.time: '00:00:00' is not a walltime: to Slurm, 0 is no limit (write a",
+        ),
+        (
+            with_stage("slurm: {time: 1h, signal_before: 0}"),
+            "s.yaml:6:23: stages.pretrain.slurm.signal_before: 0 is not an interval (write 1s or more)",
+        ),
+        (with_stage("monitor: {every: 0.4s}"), "monitor.every: '0.4s' is not an interval (write 1s or more)"),
+        (with_stage("monitor: {command: ''}"), "monitor.command is ''"),
+        (
+            with_stage("wrapper: {command: [x], ranks: []}"),
+            "wrapper.ranks is [] (expected at least one item)",
+        ),
+        (with_stage("array: 0"), "array is 0 (expected true or false or greater than or equal to 1)"),
+        (with_stage("health: {stall: {startup: 0}}"), "health.stall.startup: 0 is not an interval"),
+        (with_stage("health: {stall: {quiet: 0m}}"), "health.stall.quiet: '0m' is not an interval"),
         (with_stage("slurm: {nodes: 1.5}"), "expected a whole number"),
-        (with_stage("slurm: {nodes: -1}"), "greater than or equal to 0"),
+        (with_stage("slurm: {nodes: -1}"), "slurm.nodes is -1 (expected greater than or equal to 1)"),
+        (
+            with_stage("command: echo hi"),
+            """command is 'echo hi' (expected a list of words, such as [bash, -c, "…"])""",
+        ),
+        (spec_text(point="p", more="cluster: []"), "cluster is [] (expected at least one item)"),
+        (with_stage("slurm: {gpus_per_node: -1}"), "greater than or equal to 0"),
+        (
+            with_stage("env: {SLURM_JOB_ID: 1}"),
+            "s.yaml:6:11: stages.pretrain.env.SLURM_JOB_ID: Slurm sets it in each job (drop it)",
+        ),
+        (
+            with_stage("env: {UID: 1}"),
+            "s.yaml:6:11: stages.pretrain.env.UID: bash sets it in each job (drop it)",
+        ),
+        (
+            with_stage("env: {A: 1, PATH: /opt/bin}"),
+            "s.yaml:6:17: stages.pretrain.env.PATH: /usr/bin, where the job script's programs are, is not in it (to",
+        ),
+        (
+            with_stage("secrets: {PATH: {file: ~/p}}"),
+            "s.yaml:6:15: stages.pretrain.secrets.PATH: the name belongs to the system, to Slurm or to job scripts",
+        ),
+        (with_stage("env: {A: [1]}"), "env.A is a list (expected text (quote it) or a number)"),
+        (
+            with_stage("slurm: {mem: 64}"),
+            "slurm.mem: 64 is not a memory size of Slurm (write a whole number with K",
+        ),
+        (with_stage("health: false"), "health is false (expected off, or keys with values)"),
+        (with_stage("health: of"), "health is 'of' (expected off, or keys with values)"),
+        (with_stage("monitor: yes"), "monitor is 'yes' (expected true, false, or keys with values)"),
+        (with_stage("monitor: 1"), "monitor is 1 (expected true, false, or keys with values)"),
         (
             "name: a.b\npoint: p\n" + STAGES,
             "s.yaml:1:1: name is 'a.b' (expected letters, digits, '_' and '-')",
@@ -98,6 +184,27 @@ def test_the_file_names_the_sweep() -> None:
 )
 def test_wrong_places(text: str, message: str) -> None:
     assert any(message in line for line in told(text)), told(text)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "env: [HF_TOKEN=hf_hidden]",
+        "env: HF_TOKEN=hf_hidden",
+        "env: {PATH: /opt, HF_TOKEN: hf_hidden}",
+        "env: {HF_TOKEN: [hf_hidden]}",
+        "start: [{env: {HF_TOKEN: hf_hidden}}]",
+        "slurm: [{HF_TOKEN: hf_hidden}]",
+    ],
+)
+def test_a_value_that_may_be_a_secret_is_not_repeated(section: str) -> None:
+    (line,) = told(with_stage(section))
+    assert "hf_hidden" not in line
+
+
+def test_one_wrong_key_of_each_checkpoint_is_one_error() -> None:
+    (line,) = told(with_stage("each_checkpoint: {from: 100}"))
+    assert line.startswith("s.yaml:6:23: unknown key 'from' (known here: from_iteration,")
 
 
 def test_all_problems_are_reported_together_in_order() -> None:
@@ -114,4 +221,12 @@ def test_durations_and_expressions_are_read() -> None:
         "{{ 2 * 2 }}",
         120,
         16,
+    )
+
+
+@pytest.mark.parametrize("mem", ["64", "64G", "64GB", "64g", "0", "512M", "1T"])
+def test_memory_as_slurm_takes_it(mem: str) -> None:
+    assert (
+        load_sweep_text(with_stage(f"slurm: {{mem: '{mem}'}}"), "s.yaml").spec.stages["pretrain"].slurm.mem
+        == mem
     )

@@ -1,4 +1,4 @@
-"""The grammar of ``sweep:`` blocks, through whole specs: the points, and what is said of malformed blocks."""
+"""The grammar of ``sweep:`` blocks in complete specs: the points, and errors of invalid blocks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def told(block: str, point: str = "p{{ lr }}") -> str:
 
 
 class TestReadmeOfOellmAutoexp:
-    """The five sweeps of its README (fa63a6d), with Megatron's names, and the numbers of jobs that it promises."""
+    """The five sweeps of its README (fa63a6d) with Megatron's names, and their documented numbers of jobs."""
 
     def test_grid(self) -> None:
         points = sweep_of(
@@ -281,20 +281,24 @@ def test_values_may_be_expressions_on_each_other() -> None:
         ("filter: '{{ lr > 5 }}'\nlr: [1]", "the sweep has no points (its filter drops them all)"),
         (
             "filter: 'lr > 5'\nlr: [1]",
-            "gives text ('lr > 5'), not true or false; write \"{{ lr > 5 }}\"",
+            "sweep.yaml:4:3: filter 'lr > 5' gives text ('lr > 5'), not true or false; write \"{{ lr > 5 }}\"",
         ),
         (
             "lr: ['{lr}']",
             "sweep.yaml:2:1: 'p{lr}' cannot be a point's name (write expressions as \"{{ lr }}\")",
         ),
-        ("filter: '{{ rl > 5 }}'\nlr: [1]", "sweep.yaml:4:3: '{{ rl > 5 }}' uses 'rl', which is not defined"),
+        (
+            "filter: '{{ rl > 5 }}'\nlr: [1]",
+            "sweep.yaml:4:3: '{{ rl > 5 }}' uses 'rl', which is not defined",
+        ),
+        ("filter: '{{ lr > 5 }}'\nlrr: [6]", "which is not defined; did you mean 'lrr'"),
         (
             "lr: [1, 1]",
             "points 1 and 2 are both named 'p1', and all their values are equal (remove one of the equal values)",
         ),
         (
             "lr: [1]\nbs: [1, 2]",
-            "sweep.yaml:2:1: points 1 and 2 are both named 'p1' (use every swept value in point:)",
+            "sweep.yaml:2:1: points 1 and 2 are both named 'p1' (use every swept value in point:, here bs)",
         ),
         (
             "lr: [a/b]",
@@ -308,6 +312,11 @@ def test_values_may_be_expressions_on_each_other() -> None:
 )
 def test_malformed_blocks(block: str, message: str) -> None:
     assert message in told(block)
+
+
+@pytest.mark.parametrize("block", ["lr: [1]\nbs: [1, 2, 3, 4]", "lr: [a/b, a/c, a/d]", "lr: [1, 1, 2, 2]"])
+def test_one_mistake_in_names_is_one_error(block: str) -> None:
+    assert told(block).count("sweep.yaml:") == 1
 
 
 def test_all_problems_of_a_group_are_reported_together() -> None:

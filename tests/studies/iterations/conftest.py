@@ -1,4 +1,4 @@
-"""The comparison of first iterations finds upstream as the other studies do."""
+"""The comparison of first iterations locates upstream like the other studies."""
 
 from __future__ import annotations
 

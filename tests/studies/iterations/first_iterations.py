@@ -168,6 +168,12 @@ FEATURES: tuple[dict[str, Any], ...] = (
     {"decoupled_lr": 1e-4, "untie_embeddings_and_output_weights": True},
     {"lr_warmup_iters": 2, "lr_decay_style": "WSD", "lr_wsd_decay_iters": 2},
     {"weight_decay_incr_style": "linear", "start_weight_decay": 0.0, "end_weight_decay": 0.1},
+    {"weight_decay_incr_style": "linear", "start_weight_decay": 0.2, "end_weight_decay": 0.1},
+    {"weight_decay_incr_style": "linear", "start_weight_decay": -0.2, "end_weight_decay": 0.1},
+    {"min_lr": -1e-5},
+    {"lr_warmup_init": 0.1},
+    {"lr_decay_iters": 0},
+    {"override_opt_param_scheduler": True, "use_checkpoint_opt_param_scheduler": True},
     {"clip_grad": 0.0},
     {"manual_gc": True, "manual_gc_interval": 1},
     {"use_tp_pp_dp_mapping": True},
@@ -264,10 +270,12 @@ def first_iterations(lines: Sequence[Mapping[str, Any]], checkout: Path) -> list
     :returns: for each line ``ok``, ``message`` and ``source``; those of a rank that failed, where one did
     :raises RuntimeError: when the program does not answer all of them
     """
-    asked = [(index, {**line, "rank": rank}) for index, line in enumerate(lines) for rank in ranks_of(line)]
+    command_lines = [
+        (index, {**line, "rank": rank}) for index, line in enumerate(lines) for rank in ranks_of(line)
+    ]
     done = subprocess.run(
         [local_dir() / "venv-trainer/bin/python", "-W", "ignore", PROGRAM, checkout],
-        input="".join(json.dumps(line) + "\n" for _, line in asked),
+        input="".join(json.dumps(line) + "\n" for _, line in command_lines),
         env={name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
         | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -275,10 +283,12 @@ def first_iterations(lines: Sequence[Mapping[str, Any]], checkout: Path) -> list
         check=False,
     )
     answers = [json.loads(text) for text in done.stdout.splitlines()]
-    if done.returncode or len(answers) != len(asked):
-        raise RuntimeError(f"{PROGRAM.name} answered {len(answers)} of {len(asked)}: {done.stderr[-2000:]}")
+    if done.returncode or len(answers) != len(command_lines):
+        raise RuntimeError(
+            f"{PROGRAM.name} answered {len(answers)} of {len(command_lines)}: {done.stderr[-2000:]}"
+        )
     found: dict[int, dict[str, Any]] = {}
-    for (index, _), answer in zip(asked, answers, strict=True):
+    for (index, _), answer in zip(command_lines, answers, strict=True):
         if found.get(index, {"ok": True})["ok"]:
             found[index] = answer
     return list(found.values())

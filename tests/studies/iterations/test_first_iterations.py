@@ -1,4 +1,4 @@
-"""Small models through upstream's first iterations: the rules refuse what ends there, and take what does not."""
+"""The rules refuse exactly the small models that fail in upstream's first iterations."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def test_what_fused_softmax_needs(release: str) -> None:
 
     refused = ["iteration.masked-softmax-fusion"]
     assert rules() == refused
-    for kind in ("learnable", "off-by-one"):  # PyTorch's, but the kernel is asked for its sizes
+    for kind in ("learnable", "off-by-one"):  # PyTorch computes them, but the kernel checks its sizes
         assert rules(softmax_type=kind) == refused
     assert rules(Machine(packages=frozenset({"apex"}), is_complete=True)) == []
-    # sizes and precisions that PyTorch's own softmax is taken for
+    # sizes and precisions for which the softmax of PyTorch is used
     for params in ({"bf16": None}, {"seq_length": 62}, {"seq_length": 16}, {"num_attention_heads": 2}):
         assert rules(**params) == []
     assert rules(num_attention_heads=2, micro_batch_size=2) == refused
@@ -91,7 +91,7 @@ def test_what_fused_softmax_needs(release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_experts_without_transformer_engine(release: str) -> None:
-    """core_v0.16 alone forgets to say that the router's kernel is not there."""
+    """Only core_v0.16 does not report the missing kernel of the router."""
     refused = rules_broken(line(EXPERTS, release), release)
     assert refused == ["iteration.experts-without-transformer-engine"] * (release == RELEASE)
 
@@ -181,14 +181,21 @@ ENDED_BY_ITS_VALUE: dict[str, tuple[object, ...]] = {
     "hidden_dropout": (1.5,),
     "attention_dropout": (-0.1,),
     "init_method_std": (-1.0,),
-    "log_interval": (0,),
+    "adam_eps": (-1.0,),
+    "log_interval": (0, -1),
+    "manual_gc_interval": (-1,),
+    "tensorboard_log_interval": (0,),
     "num_workers": (-1,),
     "make_vocab_size_divisible_by": (0,),
     "rotary_base": (0, -1),
 }
-OF_ITS_OWN: dict[str, dict[str, Any]] = {"rotary_base": {"position_embedding_type": "rope"}}
-"""What the value is used with, where the base model does not."""
-BEGUN_WITH: tuple[dict[str, Any], ...] = (
+OF_ITS_OWN: dict[str, dict[str, Any]] = {
+    "manual_gc_interval": {"manual_gc": True},
+    "tensorboard_log_interval": {"tensorboard_dir": "/logs"},
+    "rotary_base": {"position_embedding_type": "rope"},
+}
+"""Further arguments that the value needs to have an effect."""
+ALLOWED_VALUES: tuple[dict[str, Any], ...] = (
     {"lr": 0.0},
     {"clip_grad": -1.0},
     {"init_method_std": 0.0},
@@ -197,21 +204,24 @@ BEGUN_WITH: tuple[dict[str, Any], ...] = (
     {"rotary_base": 0, "position_embedding_type": "rope", "kv_channels": 2},
     {"rotary_base": 0, "position_embedding_type": "rope", "check_for_nan_in_loss_and_grad": False},
     {"adam_beta1": 1.5, "optimizer": "sgd"},
+    {"manual_gc_interval": -1},
     {"initial_loss_scale": 0.0},
     {"lr": None, "skip_train": True},
 )
-"""All but the last three were seen to begin in ``pretrain_gpt.py``; those do not use the value."""
+"""All but the last four started in tests with ``pretrain_gpt.py``; those do not use the value."""
 
 
 @pytest.mark.parametrize("name", ENDED_BY_ITS_VALUE)
-def test_values_that_end_a_job_as_it_begins(name: str) -> None:
+def test_values_that_end_a_job_at_its_start(name: str) -> None:
     for value in ENDED_BY_ITS_VALUE[name]:
         params = {name: value, **OF_ITS_OWN.get(name, {})}
         assert rules_broken(line(params), RELEASE) == [f"value.{name}"]
-        assert rules_broken(line(params, "core_v0.15.3"), "core_v0.15.3") == []  # was not asked
+        assert (
+            rules_broken(line(params, "core_v0.15.3"), "core_v0.15.3") == []
+        )  # this release has no such rule
 
 
-@pytest.mark.parametrize("params", BEGUN_WITH, ids=str)
+@pytest.mark.parametrize("params", ALLOWED_VALUES, ids=str)
 def test_values_that_do_not(params: dict[str, Any]) -> None:
     assert rules_broken(line(params), RELEASE) == []
 
@@ -234,3 +244,281 @@ def test_values_are_looked_at_in_each_of_many_command_lines() -> None:
 def test_features_are_for_each_release() -> None:
     counts = [len(each_feature(release)) for release in RELEASES]
     assert min(counts) > 120
+
+
+WITHOUT_ENGINE = "iteration.experts-without-transformer-engine"
+DENSE: dict[str, Any] = EXPERTS | {"moe_layer_freq": "[0]*4"}
+"""Arguments of experts for a model that has none in any layer."""
+PATTERNS: tuple[tuple[list[str], dict[str, Any]], ...] = (
+    ([], DENSE),
+    ([], DENSE | {"moe_router_topk": 5}),
+    ([], DENSE | {"tensor_model_parallel_size": 2}),
+    ([], DENSE | {"moe_router_fusion": True}),
+    ([], DENSE | {"moe_latent_size": 32}),
+    ([], DENSE | {"moe_grouped_gemm": True}),
+    ([], DENSE | {"moe_token_dispatcher_type": "flex"}),
+    ([], DENSE | {"moe_ffn_hidden_size": 49, "expert_tensor_parallel_size": 2}),
+    ([], DENSE | {"moe_shared_expert_intermediate_size": 33, "tensor_model_parallel_size": 2}),
+    ([], {"moe_shared_expert_intermediate_size": 33, "tensor_model_parallel_size": 2}),
+    ([], DENSE | {"moe_apply_probs_on_input": True}),
+    (
+        ["model.probabilities-on-input", WITHOUT_ENGINE],
+        EXPERTS | {"moe_apply_probs_on_input": True},
+    ),
+    (["iteration.fused-quick-geglu"], DENSE | {"quick_geglu": True, "add_bias_linear": None}),
+    (["model.layer-pattern"], EXPERTS | {"moe_layer_freq": "[0]*3"}),
+    (["model.layer-pattern"], EXPERTS | {"moe_layer_freq": "[0,0,0,2]"}),
+    (["model.layer-pattern"], EXPERTS | {"moe_layer_freq": 0}),
+    ([], {"moe_layer_freq": "[0]*3"}),
+    ([WITHOUT_ENGINE], EXPERTS | {"moe_layer_freq": -2, "ffn_hidden_size": 0}),
+    (
+        ["iteration.fused-swiglu-without-an-mlp", WITHOUT_ENGINE],
+        EXPERTS | {"moe_layer_freq": -2, "ffn_hidden_size": 0, "swiglu": True, "moe_ffn_hidden_size": 64},
+    ),
+    (
+        [WITHOUT_ENGINE],
+        EXPERTS
+        | {
+            "moe_layer_freq": 2,
+            "num_layers": 1,
+            "ffn_hidden_size": 0,
+            "swiglu": True,
+            "moe_ffn_hidden_size": 64,
+        },
+    ),
+)
+"""Patterns of layers with experts, and the rules that refuse them without Transformer Engine."""
+
+
+@pytest.mark.parametrize(("rules", "params"), PATTERNS, ids=str)
+def test_patterns_of_layers_with_experts(rules: list[str], params: dict[str, Any]) -> None:
+    assert rules_broken(line(params), RELEASE) == rules
+
+
+@pytest.mark.trainer
+@pytest.mark.slow
+def test_upstream_builds_the_layers_of_a_pattern(checkout: Path) -> None:
+    answers = first_iterations([line(params) for _, params in PATTERNS], checkout)
+    assert [answer["ok"] for answer in answers] == [not rules for rules, _ in PATTERNS], answers
+
+
+BY_SAMPLES: dict[str, Any] = {"train_iters": None, "train_samples": 160}
+NO_MOCK: dict[str, Any] = {"mock_data": None}
+FP16: dict[str, Any] = {"bf16": None, "fp16": True}
+UNIFORM: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform"}
+PREDICTED: dict[str, Any] = {"mtp_num_layers": 1, "position_embedding_type": "rope"}
+WINDOW: dict[str, Any] = {"window_size": "(16,0)"}
+PROFILED: dict[str, Any] = {
+    "profile": True,
+    "use_pytorch_profiler": True,
+    "profile_step_start": 0,
+    "profile_step_end": 2,
+}
+SET_UP: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("setup.optimizer-formats", {"exp_avg_dtype": "bf16"}),
+    ("", {"exp_avg_dtype": "bf16", "skip_train": True}),
+    ("setup.gradient-buffer", {"reuse_grad_buf_for_mxfp8_param_ag": True}),
+    ("", {"reuse_grad_buf_for_mxfp8_param_ag": True, "skip_train": True}),
+    ("setup.gradient-buckets", {"ddp_num_buckets": 0}),
+    ("setup.gradient-buckets", {"ddp_num_buckets": 4, "ddp_bucket_size": 1000}),
+    ("", {"ddp_num_buckets": 4}),
+    ("setup.averaged-gradients", {"ddp_average_in_collective": True, "calculate_per_token_loss": True}),
+    ("setup.sharp-group", {"sharp_enabled_group": "dp"}),
+    ("setup.sharp-replicas", {"use_sharp": True, "sharp_enabled_group": "dp_replica"}),
+    ("setup.optimizer-instances", {"num_distributed_optimizer_instances": 0}),
+    ("setup.pipeline-ucc", {"pipeline_model_parallel_comm_backend": "ucc"}),
+    ("setup.rerun-mode", {"rerun_mode": "report_stats"}),
+    ("setup.checkpoint-arguments", {"use_checkpoint_args": True}),
+    ("setup.data-cache", {"dataloader_fast_cache_load": True}),
+    ("setup.data-cache", {"dataloader_defer_npy_index_mmap": True}),
+    ("setup.external-data", {"dataloader_type": "external"}),
+    ("setup.phases", {"phase_transition_iterations": "2,4"}),
+    ("", BY_SAMPLES | {"phase_transition_iterations": "2"}),
+    ("setup.split-of-paths", NO_MOCK | {"split": "99,1,0", "train_data_path": ["/data/text"]}),
+    ("setup.split", NO_MOCK | {"split": "a,b", "data_path": ["/data/text"]}),
+    ("setup.window", {"window_size": "16"}),
+    ("", WINDOW),
+    ("setup.window-layers", WINDOW | {"window_attn_skip_freq": "[1]*3"}),
+    ("", {"window_attn_skip_freq": "[1]*3"}),
+    ("", WINDOW | {"window_attn_skip_freq": "[1]*5"}),
+    ("setup.query-groups", {"group_query_attention": True, "num_query_groups": 0}),
+    ("setup.query-groups", {"group_query_attention": True, "num_query_groups": -1}),
+    ("setup.spec", {"attention_backend": "local", "spec": ["local"]}),
+    ("model.batch-invariant", {"batch_invariant_mode": True, "attention_backend": "flash"}),
+    ("value.rotary_percent", {"rotary_percent": -0.5, "position_embedding_type": "rope"}),
+    ("", {"rotary_percent": -0.5}),
+    ("value.mtp_num_layers", {"mtp_num_layers": -1, "position_embedding_type": "rope"}),
+    (
+        "value.check_weight_hash_across_dp_replicas_interval",
+        {"check_weight_hash_across_dp_replicas_interval": 0},
+    ),
+    ("", {"check_weight_hash_across_dp_replicas_interval": -1}),
+    ("value.loss_scale", FP16 | {"loss_scale": -1.0}),
+    ("", FP16 | {"loss_scale": 0.0}),
+    ("value.loss_scale", {"loss_scale": -1.0}),
+    ("", {"bf16": None, "loss_scale": -1.0}),
+    ("value.min_loss_scale", FP16 | {"min_loss_scale": 0.0}),
+    ("", FP16 | {"loss_scale": 1.0, "min_loss_scale": 0.0}),
+    ("value.loss_scale_window", FP16 | {"loss_scale_window": 0.0}),
+    ("value.hysteresis", FP16 | {"hysteresis": 0}),
+    ("setup.loss-scale", FP16 | {"initial_loss_scale": 1.0, "min_loss_scale": 2.0}),
+    ("value.sgd_momentum", {"optimizer": "sgd", "sgd_momentum": -1.0}),
+    ("", {"sgd_momentum": -1.0}),
+    ("value.weight_decay", {"optimizer": "sgd", "weight_decay": -0.1}),
+    ("value.seed", {"seed": 2**32}),
+    ("value.embedding_init_method_std", {"embedding_init_method_std": -1.0}),
+    ("setup.legacy-models", {"use_legacy_models": True, "ckpt_format": "torch"}),
+    ("setup.recomputed-layers", UNIFORM | {"recompute_num_layers": 3}),
+    ("setup.recomputed-layers", UNIFORM | {"recompute_num_layers": 4, "pipeline_model_parallel_size": 2}),
+    ("setup.recomputed-layers", UNIFORM | {"recompute_num_layers": 0}),
+    ("", UNIFORM | {"recompute_num_layers": 2}),
+    ("", UNIFORM | {"recompute_num_layers": 2, "pipeline_model_parallel_size": 2}),
+    ("", UNIFORM | {"recompute_method": "block", "recompute_num_layers": 3}),
+    ("setup.recomputed-predictions", UNIFORM | PREDICTED | {"recompute_num_layers": 2}),
+    ("", UNIFORM | PREDICTED | {"recompute_num_layers": 1}),
+    ("", UNIFORM | PREDICTED | {"recompute_method": "block", "recompute_num_layers": 2}),
+    ("setup.ramp-up", BY_SAMPLES | {"rampup_batch_size": [4, 4, 32]}),
+    ("", BY_SAMPLES | {"rampup_batch_size": [8, 8, 32]}),
+    ("setup.ramp-up", BY_SAMPLES | {"rampup_batch_size": [8, 4, 20]}),
+    ("", BY_SAMPLES | {"rampup_batch_size": [8, 4, 8]}),  # 8, then 16
+    ("", BY_SAMPLES | {"rampup_batch_size": [8, 4, 8], "train_samples": 8}),
+    ("", {"tensorboard_log_interval": 0}),
+    ("setup.profiler-folder", PROFILED),
+    ("", PROFILED | {"tensorboard_dir": "logs"}),
+    ("", PROFILED | {"profile_ranks": [8]}),
+    ("", PROFILED | {"profile_step_end": 11}),
+    ("setup.late-groups", {"lazy_mpu_init": True}),
+    ("setup.mock-conversations", {"sft": True}),
+    ("schedule.long-warmup-iterations", {"lr_warmup_iters": 10}),
+    ("", {"lr_warmup_iters": 9}),
+    ("", {"lr_warmup_iters": 10, "lr_decay_iters": 11}),
+    ("schedule.long-warmup-iterations", {"lr_warmup_iters": 2, "lr_decay_iters": 2}),
+    ("schedule.long-warmup-iterations", {"lr_warmup_iters": 10, "override_opt_param_scheduler": True}),
+    ("schedule.long-warmup-iterations", {"lr_warmup_iters": 10, "use_checkpoint_opt_param_scheduler": True}),
+    ("schedule.long-warmup-iterations", {"lr_warmup_iters": 10, "lr_decay_style": "constant"}),
+    ("", {"lr_warmup_iters": 10, "skip_train": True}),
+    ("", {"lr_warmup_iters": -1}),
+    ("schedule.long-warmup-samples", BY_SAMPLES | {"lr_warmup_samples": 160}),
+    ("", BY_SAMPLES | {"lr_warmup_samples": 159}),
+    ("schedule.long-warmup-samples", BY_SAMPLES | {"lr_warmup_samples": 16, "lr_decay_samples": 16}),
+    ("schedule.long-warmup-fraction", {"lr_warmup_fraction": 1.0}),
+    ("schedule.long-warmup-fraction", BY_SAMPLES | {"lr_warmup_fraction": 1.0, "lr_decay_samples": 500}),
+    ("", {"lr_warmup_fraction": 0.99}),
+    ("", {"lr_warmup_fraction": -0.1}),
+    ("schedule.annealed-iterations", {"lr_decay_style": "WSD"}),
+    ("schedule.annealed-iterations", {"lr_decay_style": "WSD", "lr_wsd_decay_samples": 16}),
+    ("", {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 0}),
+    ("", {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 200}),
+    ("schedule.annealed-samples", BY_SAMPLES | {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 2}),
+    ("", BY_SAMPLES | {"lr_decay_style": "WSD", "lr_wsd_decay_samples": 32}),
+    ("", {"lr_decay_style": "WSD", "skip_train": True}),
+)
+"""By the rule that refuses them."""
+
+
+@pytest.mark.parametrize(("rule", "params"), SET_UP, ids=str)
+def test_what_is_set_up_before_the_first_iteration(rule: str, params: dict[str, Any]) -> None:
+    assert rules_broken(line(params), RELEASE) == ([rule] if rule else [])
+
+
+RESILIENT = Machine(packages=frozenset({"nvidia_resiliency_ext"}), is_complete=True)
+SAVED: dict[str, Any] = {"save": "/checkpoints", "save_interval": 5}
+REINFORCED: dict[str, Any] = {
+    "perform_rl_step": True,
+    "langrl_env_config": "/environments.yaml",
+    "grpo_prompts_per_step": 8,
+    "grpo_group_size": 2,
+}
+NEEDS_PACKAGES: tuple[tuple[list[str], dict[str, Any], Machine], ...] = (
+    (["setup.fault-tolerance", "setup.fault-tolerance-save"], {"enable_ft_package": True}, MACHINE),
+    (["setup.fault-tolerance"], {"enable_ft_package": True} | SAVED, MACHINE),
+    (["setup.fault-tolerance-save"], {"enable_ft_package": True}, RESILIENT),
+    ([], {"enable_ft_package": True} | SAVED, RESILIENT),
+    ([], {"inprocess_restart": True}, MACHINE),  # upstream warns, and trains
+    ([], {"inprocess_restart": True, "inprocess_soft_timeout": 100.0}, MACHINE),
+    ([], {"inprocess_restart": True}, RESILIENT),
+    (
+        ["setup.in-process-timeouts"],
+        {"inprocess_restart": True, "inprocess_soft_timeout": 100.0},
+        RESILIENT,
+    ),
+    ([], {"inprocess_soft_timeout": 100.0}, RESILIENT),
+    (["setup.reinforcement-packages"], REINFORCED, MACHINE),
+    (["setup.reinforcement-packages"], REINFORCED, RESILIENT),
+    ([], REINFORCED, Machine()),
+    (["setup.reinforcement-environments"], REINFORCED | {"langrl_env_config": None}, Machine()),
+    (["iteration.device-state"], {"log_device_memory_used": True, "log_interval": 1}, MACHINE),
+    (["iteration.device-state"], {"log_straggler": True, "log_interval": 1}, MACHINE),
+    ([], {"log_device_memory_used": True, "log_interval": 11}, MACHINE),
+    ([], {"log_device_memory_used": True, "log_interval": 1, "skip_train": True}, MACHINE),
+    (
+        [],
+        {"log_device_memory_used": True, "log_interval": 1},
+        Machine(packages=frozenset({"pynvml"}), is_complete=True),
+    ),
+)
+
+
+@pytest.mark.parametrize(("rules", "params", "machine"), NEEDS_PACKAGES, ids=str)
+def test_features_that_need_a_package(rules: list[str], params: dict[str, Any], machine: Machine) -> None:
+    found = check(line(params)["argv"], WORLD, RELEASE, machine=machine, first_iteration=True)
+    assert [problem.rule for problem in found if not problem.rule.startswith("model.")] == rules
+
+
+@pytest.mark.parametrize(
+    ("release", "package"), zip(RELEASES, ("transformers", *["openai"] * 3), strict=True)
+)
+def test_packages_of_reinforcement_learning(release: str, package: str) -> None:
+    needed = {"wandb", "fastapi", "uvicorn", "httpx", package}
+    for names in (needed, *(needed - {name} for name in needed)):
+        machine = Machine(packages=frozenset(names), is_complete=True)
+        found = check(
+            line(REINFORCED, release)["argv"], WORLD, release, machine=machine, first_iteration=True
+        )
+        refused = [problem.rule for problem in found if problem.rule.startswith("setup.reinforcement")]
+        assert refused == ["setup.reinforcement-packages"] * (names != needed)
+
+
+def test_later_releases_recompute_an_incomplete_last_group() -> None:
+    for layers, expected in ((3, []), (0, ["setup.recomputed-layers"])):
+        found = line(UNIFORM | {"recompute_num_layers": layers}, "core_v0.19.0")
+        assert rules_broken(found, "core_v0.19.0") == expected
+
+
+def test_later_releases_configure_the_optimizer_without_training() -> None:
+    for rule, params in (
+        ("setup.optimizer-formats", {"exp_avg_dtype": "bf16"}),
+        ("setup.gradient-buffer", {"reuse_grad_buf_for_mxfp8_param_ag": True}),
+    ):
+        later = line(params | {"skip_train": True}, "core_v0.19.0")
+        assert rules_broken(later, "core_v0.19.0") == [rule]
+
+
+@pytest.mark.trainer
+@pytest.mark.slow
+def test_upstream_ends_where_the_rules_of_the_set_up_say(checkout: Path) -> None:
+    # a data set that is not there ends the job in any case
+    chosen = [(rule, params) for rule, params in SET_UP if "mock_data" not in params]
+    answers = first_iterations([line(params) for _, params in chosen], checkout)
+    assert [answer["ok"] for answer in answers] == [not rule for rule, _ in chosen], answers
+
+
+def test_transformer_engine_does_not_help_other_optimizers() -> None:
+    machine = Machine(transformer_engine=(2, 8))
+    aware = {"use_precision_aware_optimizer": True, "use_distributed_optimizer": True}
+    for params, expected in (
+        (aware, []),
+        (aware | {"exp_avg_dtype": "bf16"}, []),
+        (aware | {"use_distributed_optimizer": None}, ["setup.precision-aware-optimizer"]),
+        (aware | {"optimizer": "sgd"}, ["setup.precision-aware-optimizer"]),
+    ):
+        found = check(line(params)["argv"], WORLD, RELEASE, machine=machine, first_iteration=True)
+        assert [problem.rule for problem in found] == expected
+
+
+def test_splits_that_upstream_reads() -> None:
+    for split in ("99,1,0", "1", "90 10", "0.9/0.1", "-1,1,0"):
+        assert rules_broken(line(NO_MOCK | {"split": split, "data_path": ["/data/text"]}), RELEASE) == []
+    for split in ("", "0,0,0", "1,1,1,1", "1..2,1"):
+        refused = rules_broken(line(NO_MOCK | {"split": split, "data_path": ["/data/text"]}), RELEASE)
+        assert refused == ["setup.split"]

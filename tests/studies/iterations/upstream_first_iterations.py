@@ -1,12 +1,12 @@
-"""Run a checkout of upstream Megatron-LM through its first iterations in a world that is not there.
+"""Run the first iterations of a checkout of upstream Megatron-LM as one rank of a simulated job.
 
     python upstream_first_iterations.py CHECKOUT <LINES
 
 Lines are JSON: ``{"argv": […], "world_size": n, "rank": r}``. Upstream's own ``pretrain_gpt.py`` runs as this one rank,
-on the CPU, without Transformer Engine and Apex; all collectives are answered in place of the other ranks, each of which
-is taken to hold what this one holds. For each line it prints ``{"ok", "message", "source"}``: ``ok`` where two
-iterations, and a validation between them where ``--eval-interval 1`` asks for it, have ended; ``source`` is the line of
-upstream that ended the job. Each line has a process of its own, forked after the imports.
+on the CPU, without Transformer Engine and Apex. Collectives are simulated: all other ranks are assumed to have the same
+data as this one. For each line the program prints ``{"ok", "message", "source"}``: ``ok`` if two iterations have
+ended, and a validation between them with ``--eval-interval 1``; ``source`` is the line of upstream that ended the job.
+Each line runs in a separate process, forked after the imports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Passed(BaseException):  # upstream catches Exception in places
 
 
 def _answer_collectives() -> None:
-    """Let every rank hold what this one holds; what other ranks would send is zeros."""
+    """Simulate that every rank has the data of this one, and that other ranks send zeros."""
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -133,7 +133,7 @@ class _Work:
 
 
 def _prepare(checkout: Path) -> None:
-    """Make the process one in which upstream imports and runs without a GPU."""
+    """Prepare the process so that upstream can be imported and run without a GPU."""
     import torch
     import upstream_on_cpu
     from megatron_core_trainer import cpu_device
@@ -141,7 +141,7 @@ def _prepare(checkout: Path) -> None:
     cpu_device.install()
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 8
-    torch.cuda.get_device_capability = lambda *_: (9, 0)  # as rules assume where nothing is said
+    torch.cuda.get_device_capability = lambda *_: (9, 0)  # the default assumption of the rules
     upstream_on_cpu._complete_typing()
     upstream_on_cpu._provide_triton()
     sys.path.insert(0, str(checkout))
@@ -152,15 +152,13 @@ def _prepare(checkout: Path) -> None:
     upstream_on_cpu._keep_queue_in_process()
     upstream_on_cpu._exchange_tokens_of_experts()
     cpu_device.install_rng_tracker()
-    runpy.run_path(
-        str(checkout / "pretrain_gpt.py"), run_name="imported"
-    )  # what it imports, once for all lines
+    runpy.run_path(str(checkout / "pretrain_gpt.py"), run_name="imported")  # its imports, once for all lines
     torch.set_num_threads(1)
     _stop_after_iterations()
 
 
 def _stop_after_iterations() -> None:
-    """End the job when it begins another iteration than those wanted, as upstream calls them."""
+    """End the job when it begins an iteration beyond the requested ones; upstream calls this function."""
     from megatron.training import training
 
     original, count = training.train_step, iter(range(ITERATIONS))

@@ -1,4 +1,4 @@
-"""Makes upstream's first iteration end as a GPU ends it that has no memory left, in CUDA's own words."""
+"""Make upstream's first iteration fail with CUDA's out-of-memory error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing the cluster of a point by the room on each cluster."""
+"""Choice of a cluster for a point by the room on each cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Clusters:
-    """Two clusters whose room a test sets; what they are asked is counted."""
+    """Two clusters whose room a test sets; their commands are counted."""
 
     def __init__(self, cluster: ClusterProfile, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sweep = load_sweep_text(SPEC, "spread.yaml")
@@ -50,7 +50,7 @@ class Clusters:
         self.jobs: dict[str, Job] = {one.name: plan_sweep(sweep, one).jobs[0] for one in profiles}
         self.environments = {one.name: PlanEnvironment.now(one) for one in profiles}
         self.rooms: dict[str, ClusterRoom | Exception] = {"one": ClusterRoom(), "two": ClusterRoom()}
-        self.asked: list[str] = []
+        self.queried: list[str] = []
         self.placements = Placements("spread", root)
         monkeypatch.setattr(
             "airflow_megatron.supervision.submission.point_placement.cluster_room", self.answer
@@ -61,7 +61,7 @@ class Clusters:
     ) -> ClusterRoom:
         assert partition == "main"
         name = run("").stdout
-        self.asked.append(name)
+        self.queried.append(name)
         room = self.rooms[name]
         if isinstance(room, Exception):
             raise room
@@ -93,16 +93,16 @@ def clusters(cluster: ClusterProfile, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_points_alternate_between_equal_clusters(clusters: Clusters) -> None:
     assert [clusters.place(point) for point in ("p1", "p2", "p3")] == ["one", "two", "one"]
-    assert clusters.asked == ["one", "two"], "the answers serve all points"
+    assert clusters.queried == ["one", "two"], "the answers serve all points"
 
 
 def test_old_answers_are_not_used(clusters: Clusters) -> None:
     clusters.place("p1", fresh_s=0)
     clusters.place("p2", fresh_s=0)
-    assert clusters.asked == ["one", "two"] * 2
+    assert clusters.queried == ["one", "two"] * 2
 
 
-def test_a_point_stays_whatever_the_room(clusters: Clusters) -> None:
+def test_a_placed_point_keeps_its_cluster(clusters: Clusters) -> None:
     assert clusters.place("p1") == "one"
     clusters.rooms["one"] = TransportError("no route to host")
     assert clusters.place("p1", fresh_s=0) == "one"
@@ -126,7 +126,7 @@ def test_a_placed_point_counts_once_its_job_is_in_the_queue(clusters: Clusters) 
     assert clusters.chosen({"two": ["p2", "p3"]}) == "two"
 
 
-def test_a_full_cluster_is_passed_over(clusters: Clusters) -> None:
+def test_a_full_cluster_is_skipped(clusters: Clusters) -> None:
     clusters.limit("one", 2)
     clusters.rooms["one"] = ClusterRoom(queued=("of.another.sweep",))
     assert clusters.chosen() == "one"
@@ -136,7 +136,7 @@ def test_a_full_cluster_is_passed_over(clusters: Clusters) -> None:
 
 
 @pytest.mark.parametrize("state", ["down", "drain", "inact", "down*"])
-def test_a_closed_partition_is_passed_over(clusters: Clusters, state: str) -> None:
+def test_a_closed_partition_is_skipped(clusters: Clusters, state: str) -> None:
     clusters.rooms["one"] = ClusterRoom(partition=state)
     assert clusters.chosen() == "two"
 
@@ -151,7 +151,7 @@ def test_a_cluster_that_refuses_the_job_comes_last(clusters: Clusters) -> None:
 def test_without_room_nothing_is_recorded(clusters: Clusters) -> None:
     clusters.rooms = {"one": TransportError("no route to host"), "two": ClusterRoom(partition="down")}
     with pytest.raises(
-        NoRoomError, match=r"one is passed over: no route to host; .*two .*main is down"
+        NoRoomError, match=r"one is not used: no route to host; .*two .*main is down"
     ) as error:
         clusters.place("p1")
     assert not error.value.is_final

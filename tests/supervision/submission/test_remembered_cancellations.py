@@ -1,4 +1,4 @@
-"""Cancellations that wait for the login node: what is written down, and who may drop it."""
+"""Cancellations that wait for the login node: their records, and who may delete them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,7 +42,7 @@ def test_it_is_written_down_for_this_user_alone(folder: Path) -> None:
     assert (record.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_a_job_that_is_taken_up_again_is_not_cancelled() -> None:
+def test_a_job_that_is_taken_over_again_is_not_cancelled() -> None:
     remember(DUE)
     drop_cancellation("site", f"{STAGE}/", "x.point p")
     assert remembered() == []
@@ -56,7 +57,7 @@ def test_nothing_is_written_for_a_stage_without_a_cancellation(folder: Path) -> 
     assert not folder.exists()
 
 
-def test_a_stage_that_cannot_be_seen_is_taken_up_before_its_old_trigger_is_killed() -> None:
+def test_an_unreachable_stage_is_taken_over_before_its_old_trigger_ends() -> None:
     drop_cancellation("site", STAGE, "x.point p", unseen=True)
     assert not remember(DUE, taken=0)
     assert remembered() == []
@@ -92,6 +93,12 @@ def test_a_record_with_wrong_values_counts_as_absent(folder: Path, wrong: dict[s
     assert remembered() == []
 
 
+def test_a_job_without_a_known_id_is_remembered() -> None:
+    submitting = replace(DUE, job_id=None)
+    remember(submitting)
+    assert remembered() == [submitting]
+
+
 def test_old_records_are_deleted(folder: Path) -> None:
     remember(DUE)
     (record,) = folder.iterdir()
@@ -117,13 +124,13 @@ async def test_it_stays_until_the_login_node_answers() -> None:
     assert remembered() == [DUE]
 
 
-async def test_what_was_dropped_meanwhile_asks_nothing_of_the_cluster() -> None:
+async def test_a_dropped_cancellation_sends_no_command() -> None:
     remember(DUE)
     drop_cancellation("site", STAGE, "x.point p")
     assert not await carry_out(DUE, Away(), step_s=1)
 
 
-async def test_who_takes_the_job_up_waits_until_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_owner_waits_until_the_job_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     remember(DUE)
     begun = threading.Event()
 
@@ -136,7 +143,7 @@ async def test_who_takes_the_job_up_waits_until_it_is_cancelled(monkeypatch: pyt
     monkeypatch.setattr(remembered_cancellations, "cancel_attempt", cancel)
 
     def take_up() -> None:
-        assert begun.wait(5)
+        assert begun.wait(60)
         drop_cancellation("site", STAGE, "x.point p", unseen=True)
 
     cancelled, again, _ = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Which stages are queued behind a job, and that each is submitted once, whoever asks and however often."""
+"""The stages that are queued behind a job; each is submitted once, also with concurrent calls."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ stages:
         "second: start: {finished: first}",
     ],
 )
-def test_what_is_not_queued_ahead(tmp_path: Path, addition: str) -> None:
+def test_stages_that_are_not_queued_ahead(tmp_path: Path, addition: str) -> None:
     stage, _, more = addition.partition(": ")
     lines = [
         line.removesuffix("}") + f", {more}}}" if line.startswith(f"  {stage}:") else line
@@ -115,7 +115,7 @@ def test_what_is_not_queued_ahead(tmp_path: Path, addition: str) -> None:
     assert queued_behind_first("\n".join(lines), tmp_path) == []
 
 
-def test_jobs_of_stored_plans_from_before_queue_nothing(tmp_path: Path) -> None:
+def test_jobs_of_older_plans_queue_nothing_ahead(tmp_path: Path) -> None:
     job = jobs_of(CHAIN, tmp_path)[0]
     data = {key: value for key, value in job.to_json().items() if key != "ahead"}
     assert type(job).from_json(data).ahead == 0
@@ -176,7 +176,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 @pytest.mark.slow
-def test_each_stage_is_submitted_once_behind_the_one_before(site: Site) -> None:
+def test_each_stage_is_submitted_once_behind_the_previous_stage(site: Site) -> None:
     site.submit("prepare")
     assert site.queue == {"prepare": "1001", "pretrain": "1002", "convert": "1003", "copy": "1004"}
     dependencies = [site.dependency(job_id) for job_id in ("1002", "1003", "1004")]
@@ -189,7 +189,7 @@ def test_each_stage_is_submitted_once_behind_the_one_before(site: Site) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own_limit", [True, False])
+@pytest.mark.parametrize("own_limit", [pytest.param(True, marks=pytest.mark.long), False])
 def test_job_that_is_due_gets_the_place_of_one_queued_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool
 ) -> None:
@@ -219,7 +219,7 @@ def test_job_that_is_due_gets_the_place_of_one_queued_ahead(
 
 
 @pytest.mark.slow
-def test_task_of_the_next_stage_takes_its_job_up_and_queues_further(site: Site) -> None:
+def test_the_next_stage_takes_over_its_job_and_queues_the_following_one(site: Site) -> None:
     site.submit("prepare")
     site.leaves("1001")
     attempts = site.attempts("pretrain")
@@ -248,7 +248,7 @@ def test_job_that_stepped_back_frees_its_number_and_what_waits_for_it(site: Site
 
 
 @pytest.mark.slow
-def test_job_of_another_plan_is_not_taken_up(site: Site) -> None:
+def test_job_of_another_plan_is_not_taken_over(site: Site) -> None:
     site.submit("prepare")
     site.leaves("1001")
     attempts = site.attempts("pretrain", command=("false",))
@@ -293,7 +293,7 @@ def test_job_that_has_started_behind_a_stage_that_runs_again_does_not_count(site
 
 
 @pytest.mark.slow
-def test_what_its_own_task_waits_for_is_left(site: Site) -> None:
+def test_a_job_that_its_own_task_waits_for_is_kept(site: Site) -> None:
     site.submit("prepare")
     site.decide("pretrain", "due")
     withdraw_ahead(site.attempts("prepare"))
@@ -309,7 +309,7 @@ def test_stage_that_has_run_before_is_submitted_when_it_is_due(site: Site) -> No
     assert len(site.slurm.calls("sbatch")) == before + 1
 
 
-def test_checkpoints_of_an_earlier_sweep_are_looked_at_when_it_is_due(site: Site) -> None:
+def test_checkpoints_of_an_earlier_sweep_are_checked_when_it_is_due(site: Site) -> None:
     tracker = Path(site.jobs["pretrain"].checkpoint_dir) / "latest_checkpointed_iteration.txt"
     tracker.parent.mkdir(parents=True)
     tracker.write_text("5")
@@ -329,14 +329,14 @@ def test_jobs_that_are_due_keep_half_of_the_places(
 
 
 @pytest.mark.slow
-def test_refused_stage_does_not_stop_the_one_before(site: Site) -> None:
+def test_refused_stage_does_not_stop_the_previous_stage(site: Site) -> None:
     refusing = "case $name in *.pretrain.*) echo 'sbatch: error: invalid partition' >&2; exit 1 ;; esac"
     site.slurm.behave("sbatch", f'{refusing}; accept "$@"; echo "$id"')
     assert site.submit("prepare") == "1001"
     assert site.queue == {"prepare": "1001"}
 
 
-def test_login_node_that_is_away_does_not_stop_the_one_before(site: Site) -> None:
+def test_unreachable_login_node_does_not_stop_the_previous_stage(site: Site) -> None:
     attempts = site.attempts("prepare")
     attempts.submit(1)
     site.away = True

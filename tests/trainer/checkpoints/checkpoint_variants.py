@@ -1,4 +1,4 @@
-"""Writes real checkpoints, damages copies of them in every way, and tells which can still be loaded.
+"""Writes real checkpoints, damages copies of them in every way, and reports which can still be loaded.
 
     checkpoint_variants.py REFERENCE OUTPUT    (in the trainer's environment)
 
@@ -98,11 +98,11 @@ def loads(directory: Path) -> bool:
                 torch.load(directory / rank / "model_optim_rng.pt", weights_only=False)
             return True
         if not directory.parent.name.startswith("torch_dcp"):
-            dist_checkpointing.load_common_state_dict(str(directory))  # refuses what has no metadata.json
+            dist_checkpointing.load_common_state_dict(str(directory))  # fails without metadata.json
         state: dict[str, Any] = {}
         reader = dcp.FileSystemReader(directory)
         _load_state_dict(state, reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
-    except (Exception, dcp.api.CheckpointException):  # whatever it is, it cannot be loaded
+    except (Exception, dcp.api.CheckpointException):  # for any error, it cannot be loaded
         return False
     return bool(state)
 
@@ -126,8 +126,8 @@ def main(reference: Path, output: Path) -> int:
             *variants(made / "dcp", output, "torch_dcp"),
             *variants(made / "legacy", output, "torch"),
         ]
-        told = {name: loads(output / name / NAME) for name in names}
-    print(json.dumps(told))
+        loaded = {name: loads(output / name / NAME) for name in names}
+    print(json.dumps(loaded))
     return 0
 
 

@@ -67,7 +67,7 @@ BASE = {
     "bias_gelu_fusion": False,
 }
 AXES = ("tensor", "pipeline", "expert")
-# Names of Transformer Engine's layers, which upstream trains with on GPUs.
+# Names of Transformer Engine's layers, which upstream uses on GPUs.
 ENGINE_NAMES = (
     (".input_layernorm.", ".self_attention.linear_qkv.layer_norm_"),
     (".local_experts.0.linear_fc1.weight", ".linear_fc1.weight0"),
@@ -94,7 +94,7 @@ def build(settings: dict[str, Any], layout: dict[str, int]) -> Any:
 
 
 def meet(rank: int, world_size: int, store: Path, layout: dict[str, int]) -> None:
-    """Make the process groups of a layout."""
+    """Create the process groups of a layout."""
     from megatron.core import tensor_parallel
 
     torch.distributed.init_process_group(
@@ -144,7 +144,7 @@ def write_whole(case: dict[str, Any], saved: argparse.Namespace, directory: Path
         saved.cuda_graph_scope = enums.LaterScope.full
     common = {"args": saved, "checkpoint_version": 3.0, "iteration": 3}
     state = {**common, "model": built.sharded_state_dict()}
-    if case.get("later_release"):  # core_v0.19.0 keeps what is common to all ranks among the tensors
+    if case.get("later_release"):  # core_v0.19.0 stores the common state of all ranks among the tensors
         state["common_state"] = ShardedObject("common_state", common, (1,), (0,))
     dist_checkpointing.save(state, str(directory))
     if case.get("later_release"):
@@ -185,7 +185,7 @@ def interleave(directory: Path) -> None:
 
 
 def write(case: dict[str, Any], directory: Path, tokenizer: str, scratch: Path) -> bool:
-    """Write a case's checkpoint; tell whether what is read from it is the whole model."""
+    """Write the checkpoint of a case; return whether the converter reads the whole model from it."""
     saved = argparse.Namespace(**{**BASE, **case["settings"]}, tokenizer_model=tokenizer)
     layout = case.get("layout")
     whole = scratch / "whole" if layout else directory
@@ -214,7 +214,7 @@ def write(case: dict[str, Any], directory: Path, tokenizer: str, scratch: Path) 
 
 
 def convert(run: Path, words: list[str]) -> int:
-    """Convert a run's checkpoint in a process of its own; return the exit status."""
+    """Convert a run's checkpoint in a separate process; return the exit status."""
     child = os.fork()
     if child == 0:
         status = 99

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer_harness import TIMEOUT_S
+
 from airflow_megatron.megatron.checkpoints.folder import read_checkpoints
 
 if TYPE_CHECKING:
@@ -16,10 +18,10 @@ VARIANTS = Path(__file__).with_name("checkpoint_variants.py")
 WHOLE = {"torch_dist of the trainer", "torch_dist saved asynchronously", "torch_dcp", "torch"}
 
 
-def test_complete_is_what_loads(trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path) -> None:
+def test_complete_checkpoints_load(trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path) -> None:
     """Every file of every format absent, cut off at four places, and never written (a node that lost power)."""
     words = [str(trainer.python), str(VARIANTS), str(reference[1] / "iter_0000012"), str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     loads: dict[str, bool] = json.loads(done.stdout)
     assert {name for name, loadable in loads.items() if loadable} == {f"{name}: whole" for name in WHOLE}
@@ -32,5 +34,5 @@ def test_complete_is_what_loads(trainer: Trainer, reference: tuple[Outcome, Path
     assert wrong == {}
     assert {verdict.verdict for verdict in verdicts.values()} == {"complete", "incomplete"}
     for name, verdict in verdicts.items():
-        # with nothing but a broken description left, the two distributed formats look the same
+        # if only a damaged description is left, the two distributed formats look the same
         assert verdict.format == name.split()[0].rstrip(":") or ".metadata" in name

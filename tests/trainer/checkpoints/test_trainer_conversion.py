@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from trainer_harness import Data, Outcome, Trainer, pretrain_args
+from trainer_harness import SCRIPTS, TIMEOUT_S, Data, Outcome, Trainer, pretrain_args
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +110,7 @@ def test_biases_everywhere(trainer: Trainer, data: Data, tmp_path: Path) -> None
     assert config["attention_bias"] is config["mlp_bias"] is True
 
 
-def test_what_no_class_can_express_is_refused(trainer: Trainer, data: Data, tmp_path: Path) -> None:
+def test_a_model_that_no_class_supports_is_refused(trainer: Trainer, data: Data, tmp_path: Path) -> None:
     args = pretrain_args(
         data, tmp_path / "checkpoints", ["--normalization", "LayerNorm", "--exit-interval", "1"]
     )
@@ -140,7 +141,7 @@ def test_incomplete_checkpoint_is_refused(
     assert not (tmp_path / "hf").exists()
 
 
-def test_mismatch_fails_and_leaves_nothing(
+def test_mismatch_fails_and_leaves_no_files(
     trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
     # Float32 rounding differs between the two implementations, so a tolerance of zero is a mismatch.
@@ -183,8 +184,21 @@ def test_evaluation(trainer: Trainer, converted: tuple[Outcome, Path], data: Dat
     assert 0 < found["results"]["next_line@1"]["acc_stderr,none"] < 1
     assert found["n-samples"]["next_line@1"] == {"original": 12, "effective": 12}
     assert found["n-samples"]["more"] == {"original": 5, "effective": 5}
+    assert "[pip3] torch==" in found["pretty_env_info"]
     assert outcome.stderr == ""
     assert [path.name for path in results.parent.iterdir()] == ["results.json"]
+
+
+def test_packages_are_reported_as_pip_lists_them(trainer: Trainer) -> None:
+    program = (
+        "import subprocess, sys\n"
+        "from megatron_core_trainer.evaluation import environment_report\n"
+        "pip = [sys.executable, '-m', 'pip', 'list', '--format=freeze']\n"
+        "listed = subprocess.run(pip, check=True, capture_output=True, text=True).stdout.splitlines()\n"
+        "assert len(listed) > 30\n"
+        "assert environment_report.installed() == listed, set(listed) ^ set(environment_report.installed())\n"
+    )
+    subprocess.run([trainer.python, "-c", program], check=True, cwd=SCRIPTS, timeout=TIMEOUT_S)
 
 
 def test_evaluation_refuses_what_is_missing(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from trainer_harness import TIMEOUT_S
 
 if TYPE_CHECKING:
     from trainer_harness import Data, Trainer
@@ -55,7 +56,7 @@ save_file(weights, output / "model.safetensors", metadata={"format": "pt"})
 
 @dataclass(frozen=True)
 class Converted:
-    """What became of a case."""
+    """The result of a case."""
 
     directory: Path
     status: int
@@ -153,7 +154,7 @@ def cases(place: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def converted(trainer: Trainer, data: Data, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Converted]:
-    """Every case, by name: one process imports everything and makes a copy of itself for each."""
+    """Every case by name; one process imports all modules and forks for each case."""
     place = tmp_path_factory.mktemp("foreign")
     (place / "own.yaml").write_text(OWN_ARCHITECTURE)
     (place / "script.py").write_text(OWN_SCRIPT)
@@ -164,7 +165,7 @@ def converted(trainer: Trainer, data: Data, tmp_path_factory: pytest.TempPathFac
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=TIMEOUT_S,
         env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": str(place)},
         check=False,
     )
@@ -203,7 +204,7 @@ def test_the_converted_model_computes_the_same(name: str, converted: dict[str, C
     assert case.config["architectures"] == [CLASSES[name]]
     assert case.same_weights
     difference, largest = re.findall(r"logit difference: (\S+) \(largest logit (\S+)\)", case.log)[0]
-    # The weights are large enough for the logits to tell models apart.
+    # The weights are large enough for the logits to distinguish models.
     assert float(largest) > 3
     assert 0 < float(difference) < 1e-4
 
@@ -218,7 +219,7 @@ def test_settings_that_only_one_class_has(converted: dict[str, Converted]) -> No
     assert "mlp_bias" not in converted["qwen3"].config
 
 
-def test_an_architecture_of_ones_own(converted: dict[str, Converted]) -> None:
+def test_a_custom_architecture(converted: dict[str, Converted]) -> None:
     config = converted["own"].config
     assert config["max_position_embeddings"] == 128
     assert config["note"] == {"layers": 4, "literal": "{ num_layers }"}
@@ -236,7 +237,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_refusals_leave_nothing(name: str, converted: dict[str, Converted]) -> None:
+def test_refusals_leave_no_files(name: str, converted: dict[str, Converted]) -> None:
     status, text = REFUSALS[name]
     case = converted[name]
     assert case.status == status

@@ -46,14 +46,14 @@ class Training:
             env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", **rank, "MASTER_PORT": str(port)},
         )
 
-    def says(self, text: str) -> str:
+    def wait_for_text(self, text: str) -> str:
         """Wait until the log has a text; return the log."""
         deadline = time.monotonic() + TIMEOUT_S
-        while text not in (said := self.log.read_text()):
-            assert self.process.poll() is None, said[-4000:]
-            assert time.monotonic() < deadline, said[-4000:]
+        while text not in (log_text := self.log.read_text()):
+            assert self.process.poll() is None, log_text[-4000:]
+            assert time.monotonic() < deadline, log_text[-4000:]
             time.sleep(0.1)
-        return said
+        return log_text
 
     def end(self) -> tuple[int, str]:
         """Wait for its end; return exit status and log."""
@@ -66,10 +66,10 @@ class Training:
 
     def finished(self) -> str:
         """Wait for its end; return the log of a training that ended well."""
-        status, said = self.end()
-        assert status == 0, said[-4000:]
-        assert "iteration       12/      12" in said
-        return said
+        status, log_text = self.end()
+        assert status == 0, log_text[-4000:]
+        assert "iteration       12/      12" in log_text
+        return log_text
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_a_killed_builder_leaves_no_index_and_of_two_trainings_one_builds_it(
         fcntl.flock(held, fcntl.LOCK_EX)
         two = [Training(trainer, tmp_path / f"{number}.log", [WATCHED, "say", *words]) for number in "12"]
         for training in two:
-            assert "> waits for process " in training.says(", which builds the index ")
+            assert "> waits for process " in training.wait_for_text(", which builds the index ")
         assert index_files(cache) == []
     logs = [training.finished() for training in two]
     assert len(index_files(cache)) == 9  # documents, samples and order, of three data sets

@@ -1,4 +1,4 @@
-"""A tokenizer is named by its directory, or as the Hub calls it where Hugging Face's cache has it."""
+"""A tokenizer is given by its directory, or by its name on the Hub if it is in Hugging Face's cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a program that says each index file that it saves, or is killed when half of the first one is written.
+"""Run a program that prints each index file that it saves, or is killed when half of the first one is written.
 
 python watched_saves.py say|die PROGRAM WORD…
 """

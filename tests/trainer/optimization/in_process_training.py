@@ -22,7 +22,7 @@ from megatron_core_trainer.training import Trainer  # noqa: E402
 
 
 def start() -> None:
-    """Join the process groups that the environment tells of, data-parallel."""
+    """Join the data-parallel process groups of the environment."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     place = distributed.place_from_environment(os.environ)
     console.set_rank(place.rank, place.world_size)
@@ -65,9 +65,9 @@ def run(argv: list[str]) -> str:
 
 
 def iteration_lines(text: str) -> dict[int, list[str]]:
-    """Pick learning rate, loss and gradient norm out of the iteration lines.
+    """Return learning rate, loss and gradient norm from the iteration lines.
 
-    :param text: what a training printed.
+    :param text: output of a training.
     """
     found = {}
     for line in text.splitlines():

@@ -17,7 +17,7 @@ import torch  # isort: skip - after the device is prepared
 
 
 def weights(directory: Path, iteration: int) -> dict[str, torch.Tensor]:
-    """Read all tensors of a checkpoint but the distributed optimizer's buckets, whose gaps hold what nobody wrote."""
+    """Read all tensors of a checkpoint except the distributed optimizer's buckets, whose gaps are uninitialized."""
     from torch.distributed.checkpoint import FileSystemReader, load
 
     reader = FileSystemReader(directory / f"iter_{iteration:07d}")
@@ -31,7 +31,7 @@ def weights(directory: Path, iteration: int) -> dict[str, torch.Tensor]:
 
 
 def main(base: list[str], directory: Path, cases: dict[str, list[str]]) -> None:
-    """Run every case and print what came of it."""
+    """Run every case and print its result."""
     start()
     for name, extra in cases.items():
         whole, part = directory / name / "whole", directory / name / "part"

@@ -1,4 +1,4 @@
-"""The learning-rate finder: the sweep, its files, and what is read off the curve."""
+"""The learning-rate finder: the search, its files, and the analysis of the curve."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_files_hold_the_sweep(sweep: tuple[Outcome, Path]) -> None:
     found_rates, losses = read_curve(save)
     assert found_rates.tolist() == rates
     assert losses.tolist() == [float(row["loss"]) for row in rows]
-    # The sweep stopped at the factor, or where the loss was not a number any more; no checkpoint was written.
+    # The search stopped at the factor, or when the loss was NaN; no checkpoint was written.
     assert not (save / "latest_checkpointed_iteration.txt").exists()
 
 
@@ -124,7 +124,7 @@ def upstream_words(upstream: Path, data: Data, save: Path, extra: Sequence[objec
     return [SCRIPTS / "upstream_lr_finder.py", script, "--lr-finder-save", save, *arguments, *cache, *extra]
 
 
-def test_upstream_finds_what_this_trainer_finds(
+def test_the_search_with_upstream_gives_the_same_result(
     trainer: Trainer, data: Data, upstream: Path, sweep: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
     words = upstream_words(upstream, data, tmp_path, [*BLOWN_UP, "--eval-interval", ITERATIONS])
@@ -228,7 +228,7 @@ def test_minima_are_those_of_the_notes(losses: list[float], share: float) -> Non
     assert all(distance >= 0.4 - 1e-9)
 
 
-def test_what_is_read_off_a_known_curve() -> None:
+def test_analysis_of_a_known_curve() -> None:
     rates = np.geomspace(1e-6, 1, 601)
     x = np.log10(rates)
     # A fall that is steepest at 1e-4, a minimum before a bump at 10^-2.6, a deeper one near 1e-2, then up and away.
@@ -252,14 +252,15 @@ def test_noise_before_the_fall_suggests_nothing() -> None:
     rates = np.geomspace(1e-6, 1, 200)
     x = np.log10(rates)
     plateau = 0.01 * np.sin(6 * x) * (x < -3)
-    found = analyse(rates, 6 - np.where(x > -2, (x + 2), 0) + plateau)  # it still falls where the sweep ends
+    # the loss still falls at the end of the search
+    found = analyse(rates, 6 - np.where(x > -2, (x + 2), 0) + plateau)
     assert len(found["minima"]) >= 2
     assert max(found["minima"]) < 1e-2
     assert found["suggested"] == pytest.approx(0.1)
     assert len(found["suggestions"]) == len(found["minima"]) + 1
 
 
-def test_losses_that_are_no_numbers_end_a_sweep() -> None:
+def test_losses_that_are_not_numbers_end_a_search() -> None:
     curve = LossCurve(0.98, 4.0)
     assert not curve.add(1e-3, 5.0)
     assert not curve.add(1e-2, 6.0)

@@ -60,7 +60,7 @@ def test_resumed_run_equals_the_uninterrupted_one(name: str, outcomes: Mapping[s
 def test_they_train_and_differ(outcomes: Mapping[str, Any]) -> None:
     last = {name: float(outcomes[name]["whole"]["6"][1]) for name in CASES}
     first = float(outcomes["adamw"]["whole"]["1"][1])
-    # What moves every weight by about the rate falls; the others' good rates are far above this one.
+    # Optimizers that change every weight by about the rate reduce the loss; the others need far higher rates.
     for name in ("adamw", "ademamix", "adopt", "lion", "muon", "soap", "adamwschedulefree"):
         assert last[name] < first - 0.01, name
     assert len({round(loss, 6) for name, loss in last.items()}) == len(last)

@@ -1,4 +1,4 @@
-"""muP and CompleteP: their factors, the coordinate check, and learning rates that hold at other widths."""
+"""muP and CompleteP: their factors, the coordinate check, and learning rates that transfer to other widths."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def training(
 
 @pytest.fixture(scope="module")
 def outcomes(trainer: Trainer, data: Data) -> Mapping[str, Any]:
-    """What the trainings below came to; one process for all."""
+    """The results of the trainings below, from one process."""
     cases = {
         "base": training(data, *MUP),
         "wide": training(data, *MUP, width=WIDE),
@@ -101,7 +101,7 @@ def test_coordinates_move_alike_at_every_depth(outcomes: Mapping[str, Any]) -> N
 
 def test_the_best_rate_stays_the_best_at_another_width(outcomes: Mapping[str, Any]) -> None:
     def best(model: str) -> float:
-        """Return log2 of the rate where a parabola through the losses is lowest: a single loss is noisy."""
+        """Return log2 of the rate at the minimum of a parabola through the losses, because single losses are noisy."""
         losses = [outcomes[f"{model} {rate}"]["loss"] for rate in RATES]
         curvature, slope, _ = np.polyfit(np.log2(RATES), losses, 2)
         assert curvature > 0
@@ -153,7 +153,7 @@ def test_deviations_and_multipliers() -> None:
     assert deep is not None
     assert (deep.residual, deep.output) == (1 / 4, 3.0)
     assert deep.projection_std == pytest.approx(0.01 / math.sqrt(2 * 2))
-    # What the weights began with does not make another function of them.
+    # The initial deviations do not change the function of a model.
     assert difference(ours, parametrization({**SETTINGS, "mup_base_head_dim": 4.0})) is None
     assert difference(ours, None) == "--use-mup True (now False)"
     assert difference(None, None) is None

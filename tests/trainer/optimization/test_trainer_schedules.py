@@ -1,4 +1,4 @@
-"""Learning-rate schedules: every step the trainer makes, against formulas written down here once more."""
+"""Learning-rate schedules: every step of the trainer compared with independent formulas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HIGH, LOW, CONSTANT = 3e-3, 2e-5, 4e-4
-# Decay in 40 iterations, warm-up in 5, WSD's decay in 10; the schedule is asked beyond its end.
+# Decay in 40 iterations, warm-up in 5, WSD's decay in 10; the schedule is evaluated beyond its end.
 DECAY, WARMUP, FALL, STEPS = 40, 5, 10, 46
 BASE = (
     *MODEL,
@@ -111,7 +111,7 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[int], float], float]] = {
 
 @pytest.fixture(scope="module")
 def rates(trainer: Trainer) -> dict[str, list[list[float]]]:
-    """What the trainer's schedule sets, per case, step and parameter group; one process for all."""
+    """The rates of the trainer's schedule by case, step and parameter group, from one process."""
     finder = ["--lr-finder", "--save", "/s", "--lr-finder-start-lr", "1e-5", "--lr-finder-end-lr", "0.1"]
     requests = [([*BASE, *flags], STEPS) for flags, _, _ in CASES.values()]
     requests.append(([*BASE, *finder], 52))
@@ -129,7 +129,7 @@ def test_every_step_equals_the_formula(name: str, rates: dict[str, list[list[flo
         after_warmup = formula(step) if WARMUP <= step <= DECAY else after_end
         wanted = HIGH * step / WARMUP if step <= WARMUP else after_warmup
         assert rate == pytest.approx(wanted, rel=1e-12), step
-        assert half == pytest.approx(wanted / 2, rel=1e-12), step  # a group with a rate of its own
+        assert half == pytest.approx(wanted / 2, rel=1e-12), step  # a group with a separate rate
 
 
 def test_finder_rises_exponentially(rates: dict[str, list[list[float]]]) -> None:

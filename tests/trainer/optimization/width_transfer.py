@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def coordinates(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return what the blocks and the output layer give for a fixed batch."""
+    """Return the outputs of the blocks and the output layer for a fixed batch."""
     found: dict[str, torch.Tensor] = {}
     tokens = torch.randint(0, 256, (2, 64), generator=torch.Generator().manual_seed(1))
     with contextlib.ExitStack() as hooks, torch.no_grad():
@@ -39,7 +39,7 @@ def coordinates(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def groups(trainer: Trainer) -> dict[str, list[float]]:
-    """Return what each parameter's group multiplies learning rate, weight decay and epsilon by."""
+    """Return the factors of learning rate, weight decay and epsilon of each parameter's group."""
     args, names = trainer._args, {id(value): name for name, value in trainer._model.named_parameters()}
     return {
         names[id(parameter)].removeprefix("module."): [

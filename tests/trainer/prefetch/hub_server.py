@@ -26,7 +26,7 @@ class HubServer:
         self, repositories: Mapping[str, Mapping[str, bytes]], files: Mapping[str, bytes] | None = None
     ) -> None:
         self.repositories, self.files = repositories, dict(files or {})
-        self.asked: list[str] = []
+        self.received: list[str] = []
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -61,7 +61,7 @@ class HubServer:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         split = urlsplit(request.path)
         path, query = unquote(split.path).strip("/"), parse_qs(split.query)
-        self.asked.append(f"{request.command} {path}")
+        self.received.append(f"{request.command} {path}")
         if path in self.files:
             self._send(request, self.files[path], {})
             return
@@ -93,8 +93,10 @@ class HubServer:
             for file, content in files.items()
         ]
         if "/paths-info/" in path:
-            asked = json.loads(body)["paths"] if body.startswith(b"{") else parse_qs(body.decode())["paths"]
-            return [entry for entry in entries if entry["path"] in asked]
+            received = (
+                json.loads(body)["paths"] if body.startswith(b"{") else parse_qs(body.decode())["paths"]
+            )
+            return [entry for entry in entries if entry["path"] in received]
         if "/tree/" in path:
             folder = path.partition("/tree/")[2].partition("/")[2]
             return [

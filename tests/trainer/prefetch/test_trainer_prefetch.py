@@ -1,4 +1,4 @@
-"""``prefetch.py`` against a server that imitates the hub, with the real libraries; then what jobs see offline."""
+"""``prefetch.py`` with a server that imitates the hub and the real libraries, and offline jobs afterwards."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def test_what_is_fetched_serves_jobs_offline(trainer: Trainer, tmp_path: Path) -
         status, lines, errors = fetch(trainer, home, hub.address, absent, *items)
         assert status == 1
         assert lines == [f"{item['name']}: fetched" for item in items]
-        told = [line for line in errors.splitlines() if line.startswith("prefetch.py: ")]
-        assert told[0].startswith("prefetch.py: error: model our/none: ")
-        assert told[1:] == [f"prefetch.py: error: 1 of 6 items are missing in {home}"]
+        message = [line for line in errors.splitlines() if line.startswith("prefetch.py: ")]
+        assert message[0].startswith("prefetch.py: error: model our/none: ")
+        assert message[1:] == [f"prefetch.py: error: 1 of 6 items are missing in {home}"]
     assert (home / "files" / "lists" / "words.txt").read_bytes() == WORDS
 
     done = subprocess.run(
@@ -104,7 +104,7 @@ def test_what_is_fetched_serves_jobs_offline(trainer: Trainer, tmp_path: Path) -
     assert (texts, rows, number) == ("['a', 'b']", "3", "1")
     assert not [file for file in home.rglob("models--our--words/snapshots/*/*") if "safetensors" in file.name]
 
-    # without a server: what is complete is passed over, what is damaged is not
+    # without a server, complete items are skipped, but damaged ones are not
     weights = next((home / "hub").rglob("model.safetensors")).resolve()
     table = next((home / "datasets").rglob("lines-train.arrow"))
     for damaged in (weights, table):
@@ -122,7 +122,7 @@ def test_what_is_fetched_serves_jobs_offline(trainer: Trainer, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("item", "told"),
+    ("item", "message"),
     [
         (
             {"url": "{address}/words.txt", "sha256": "0" * 64},
@@ -132,13 +132,13 @@ def test_what_is_fetched_serves_jobs_offline(trainer: Trainer, tmp_path: Path) -
         ({"url": "file:///etc/hostname"}, "only http and https addresses are fetched"),
     ],
 )
-def test_a_file_that_is_not_what_was_asked_for(
-    trainer: Trainer, tmp_path: Path, item: dict[str, str], told: str
+def test_a_file_that_cannot_be_fetched_is_reported(
+    trainer: Trainer, tmp_path: Path, item: dict[str, str], message: str
 ) -> None:
     with HubServer({}, {"words.txt": WORDS}) as hub:
         one = {"key": "u", "name": "file x", "file": "x", **item}
         one["url"] = one["url"].format(address=hub.address)
         status, lines, errors = fetch(trainer, tmp_path, hub.address, one)
     assert (status, lines) == (1, [])
-    assert f"prefetch.py: error: file x: {told}" in errors
+    assert f"prefetch.py: error: file x: {message}" in errors
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

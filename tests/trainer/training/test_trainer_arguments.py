@@ -142,7 +142,7 @@ def test_derived_values() -> None:
     assert args.start_weight_decay == args.end_weight_decay == 0.01
 
 
-def test_what_needs_cuda_is_switched_off_without_it() -> None:
+def test_cuda_features_are_disabled_without_cuda() -> None:
     on_gpu, on_cpu = parse(["--transformer-impl", "local"], has_cuda=True), parse()
     assert on_gpu.distributed_backend == "nccl"
     assert on_gpu.masked_softmax_fusion

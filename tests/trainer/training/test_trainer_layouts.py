@@ -1,4 +1,4 @@
-"""Tensor, pipeline and data parallelism over gloo: they train, they save, and the result converts."""
+"""Tensor, pipeline and data parallelism over gloo: training, checkpoints, and conversion of the result."""
 
 from __future__ import annotations
 

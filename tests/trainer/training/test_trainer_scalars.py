@@ -1,4 +1,4 @@
-"""Figures of a training in Weights & Biases, and data paths in a file."""
+"""Scalars of a training in Weights & Biases, and data paths in a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHORT = (
 
 
 def test_figures_go_to_weights_and_biases_too(trainer: Trainer, tmp_path: Path) -> None:
-    """With a stand-in for its client, which would need an account."""
+    """A stand-in replaces its client, which would need an account."""
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "wandb.py").write_text(STAND_IN)
     saved = ["--save", tmp_path / "a", "--save-interval", "10", "--tensorboard-dir", tmp_path / "board"]

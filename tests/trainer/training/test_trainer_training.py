@@ -122,7 +122,7 @@ def test_dropout_continues_where_it_was(trainer: Trainer, data: Data, tmp_path: 
 
 
 def wait_for(process: subprocess.Popen[str], text: str) -> str:
-    """Read the output until a text appears; return what was read."""
+    """Read the output until a text appears; return the text read so far."""
     assert process.stdout is not None
     read = ""
     for line in process.stdout:
@@ -226,7 +226,7 @@ def test_a_run_killed_while_saving_never_loads_the_torn_checkpoint(
     trainer: Trainer, data: Data, reference: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
     save = copy_checkpoints(reference[1], tmp_path / "checkpoints", 8)
-    # What a kill during the save of iteration 12 leaves: data without metadata.json, the tracker not yet moved.
+    # The state after a kill during the save of iteration 12: data without metadata.json, and the old tracker.
     (save / "iter_0000012" / "metadata.json").unlink()
     resumed = trainer.run("pretrain_gpt.py", *pretrain_args(data, save, ["--load", save]))
     assert resumed.status == 0, resumed.stderr
@@ -308,7 +308,7 @@ def test_nan_fails_with_a_traceback(trainer: Trainer, data: Data, tmp_path: Path
     assert "Traceback (most recent call last):" in outcome.stderr
 
 
-def test_a_refused_command_line_is_one_line_and_leaves_nothing(
+def test_a_refused_command_line_prints_one_line_and_leaves_no_files(
     trainer: Trainer, data: Data, tmp_path: Path
 ) -> None:
     outcome = trainer.run("pretrain_gpt.py", *pretrain_args(data, tmp_path / "c", ["--save-intervall", "4"]))

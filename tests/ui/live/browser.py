@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven over its debugging protocol, as a person without a screen."""
+"""Debian's Chromium, driven over its debugging protocol."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 
 
 class ContextLostError(AssertionError):
-    """The frame has gone to another page since its scripts were asked for."""
+    """The frame has loaded another page since its scripts were requested."""
 
 
 class Page:
@@ -44,7 +44,7 @@ class Page:
         self._socket, self._number = socket, 0
         self._frames: dict[int, str] = {}  # context of scripts → frame
         self._framed = False
-        for domain in ("Page", "Runtime", "Network", "Log"):
+        for domain in ("Page", "Runtime", "Network", "Log", "Inspector"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Page:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
         while True:
-            message = json.loads(self._socket.recv(timeout=60))
+            message = json.loads(self._socket.recv(timeout=300))
             if message.get("id") == self._number:
                 if "Cannot find context" in message.get("error", {}).get("message", ""):
                     raise ContextLostError(message["error"]["message"])
@@ -81,6 +81,8 @@ class Page:
             address = urlsplit(params["request"]["url"])
             if address.scheme in ("http", "https", "ws", "wss"):
                 self.hosts.add(address.netloc)
+        elif method == "Inspector.targetCrashed":
+            raise AssertionError("the process of the page crashed")
 
     def open(self, url: str) -> None:
         """Go to an address."""
@@ -111,7 +113,7 @@ class Page:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    def wait(self, expression: str, timeout: float = 30) -> None:
+    def wait(self, expression: str, timeout: float = 120) -> None:
         """Wait until an expression is true."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
@@ -124,7 +126,7 @@ class Page:
                 pass
             time.sleep(0.1)
         raise AssertionError(
-            f"not within {timeout} s: {expression}; the page shows {self.ask('document.body.innerText')[:2000]}"
+            f"not within {timeout} s: {expression}; the page shows {str(self.ask('document.body?.innerText'))[:2000]}"
         )
 
     def text(self, selector: str) -> str:
@@ -170,13 +172,13 @@ class Page:
         self.call("Network.setCookie", name=name, value=value, url=url, httpOnly=True)
 
     def violations(self) -> list[str]:
-        """Return what axe-core objects to: rule and elements."""
+        """Return the violations that axe-core finds: rule and elements."""
         self.ask(_axe())
         found = self.ask("axe.run().then((result) => result.violations)")
         return [f"{one['id']}: {[node['html'] for node in one['nodes'][:5]]}" for one in found]
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """Write what it shows as PNG, with what lies below the window."""
+        """Write the whole page as PNG, including the part below the window."""
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
         path.write_bytes(base64.b64decode(data))
 
@@ -216,20 +218,20 @@ def browser_page(place: Path) -> Iterator[Page]:
             found = next(
                 match for line in browser.stderr if (match := re.search(r"listening on ws://([^/]+)/", line))
             )
-            # while nobody asks it something, what it reports waits, and it is not asked whether it lives
+            # without requests its events wait, and it gets no keep-alive pings
             with connect(_page_socket(found[1]), max_size=None, max_queue=None, ping_interval=None) as socket:
                 yield Page(socket)
         finally:
             browser.terminate()
-            browser.wait(30)
+            browser.wait(120)
 
 
 def _page_socket(address: str) -> str:
     import urllib.request
 
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while time.monotonic() < end:
-        with urllib.request.urlopen(f"http://{address}/json/list", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/json/list", timeout=60) as answer:
             for target in json.load(answer):
                 if target["type"] == "page":
                     return str(target["webSocketDebuggerUrl"])

@@ -1,4 +1,4 @@
-"""A sweep with a stored plan, a run and a point that runs."""
+"""A sweep with a stored plan, a run and a running point."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 1400, 1180
 
 
 def main() -> int:
-    """Start Airflow on the quick start's results, take the picture, and stop it."""
+    """Start Airflow with the results of the quick start, take the screenshot, and stop it."""
     airflow = LocalAirflow(local_dir() / "airflow")
     if not (airflow.home / "airflow.db").exists():
         print("screenshots: run `make quickstart` first", file=sys.stderr)
@@ -41,14 +41,14 @@ def main() -> int:
 
 
 def sweep_page(page: Page, address: str) -> None:
-    """Take the page of the sweep inside Airflow's page."""
+    """Take a screenshot of the sweep's page inside Airflow."""
     page.open(f"{address}/plugin/megatron-sweeps/megatron/sweeps/{SWEEP}")
     page.wait("document.querySelector('iframe')?.contentDocument?.querySelector('#chart canvas')")
     take(page, "sweep-page.png")
 
 
 def take(page: Page, name: str) -> None:
-    """Write a picture once nothing moves any more."""
+    """Write a screenshot after all animations have ended."""
     time.sleep(3)
     page.screenshot(IMAGES / name, whole=False)
     print(f"wrote {IMAGES / name}")

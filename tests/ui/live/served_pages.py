@@ -25,7 +25,7 @@ def served(folder: Path) -> Iterator[str]:
     app = create_app(apps="core")
     app.router.routes = [route for route in app.router.routes if getattr(route, "path", "") != "/megatron"]
     app.mount("/megatron", sweep_results_app(ResultFolders(folder)))
-    app.router.routes.insert(0, app.router.routes.pop())  # before the page that takes every address
+    app.router.routes.insert(0, app.router.routes.pop())  # before the page that handles every address
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from airflow.api_fastapi.app import create_auth_manager
-from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.dagrun import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from browser import CHROMIUM, Page, browser_page
 from live_sweep import RUN, add_run
+from page_users import token
 from served_pages import served
 from sqlalchemy import select
 from stored_training import put, source, train
@@ -77,8 +76,7 @@ def page(session: Session, store: SegmentStore, tmp_path: Path) -> Iterator[tupl
         session, "chain.point", "lr0.004", "failed", {"pretrain.watch": "failed"}, run=RUN, point="lr0.004"
     )
     with served(tmp_path / "results") as address, browser_page(tmp_path / "profile") as page:
-        token = create_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role="ADMIN"))
-        page.set_cookie(address, "_token", token)
+        page.set_cookie(address, "_token", token("ADMIN"))
         page.resize(1400)
         page.set_dark(False)
         page.open(f"{address}/megatron/sweeps/chain")
@@ -137,7 +135,7 @@ def test_the_page_of_a_sweep_that_runs(page: tuple[Page, str], store: SegmentSto
 
 
 def test_the_pages_are_accessible(page: tuple[Page, str]) -> None:
-    """As far as axe-core can check it: names, roles, contrast, structure."""
+    """axe-core checks names, roles, contrast and structure."""
     shown, address = page
     shown.wait("document.querySelector('#chart canvas')")
     shown.wait("document.querySelector('#evaluations canvas')")
@@ -205,7 +203,7 @@ def test_a_point_is_cancelled_by_airflow_itself(page: tuple[Page, str], session:
     shown.wait(
         "document.querySelector('#notice').innerText || document.querySelector('dialog .error')?.innerText"
     )
-    assert "asked" in shown.text("#notice"), shown.text("dialog")
+    assert "sent to Airflow" in shown.text("#notice"), shown.text("dialog")
     session.rollback()
     assert session.scalar(run) == "failed"
     shown.wait("document.querySelectorAll('[aria-label^=Retry]').length === 2")

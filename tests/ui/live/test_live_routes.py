@@ -1,18 +1,18 @@
-"""The data of the live pages, from a real database of Airflow's and a stored plan."""
+"""The data of the live pages, from a real Airflow database and a stored plan."""
 
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
-from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from live_sweep import RUN, add_run
+from page_users import deny, token
 from stored_training import put, source, train
 
 from airflow_megatron.results.store.segments import SegmentStore
@@ -42,10 +42,6 @@ def client(tmp_path: Path) -> TestClient:
     return client
 
 
-def token(role: str | None) -> str:
-    return create_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role=role))
-
-
 @pytest.mark.parametrize("path", [API, *PRIVATE, f"/megatron/static/{StaticFolder().version}/page.css"])
 def test_data_and_scripts_need_a_login(client: TestClient, path: str) -> None:
     del client.headers["Authorization"]
@@ -66,7 +62,7 @@ def test_a_sweep_is_not_shown_to_a_user_without_rights(client: TestClient, path:
     ],
 )
 @pytest.mark.parametrize("path", PRIVATE)
-def test_each_right_that_the_data_need_is_asked_for(
+def test_each_required_permission_is_checked(
     client: TestClient,
     path: str,
     dag_id: str,
@@ -75,16 +71,13 @@ def test_each_right_that_the_data_need_is_asked_for(
 ) -> None:
     create_auth_manager()
 
-    def allows(self: object, *, details: Any = None, access_entity: Any = None, **_: object) -> bool:
-        return (details.id, access_entity) != (dag_id, entity)
-
-    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", allows)
+    deny(monkeypatch, dag_id, entity)
     assert client.get(path).status_code == 403
 
 
 @pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize(("role", "may"), [("VIEWER", False), ("USER", True), ("ADMIN", True)])
-def test_actions_are_offered_to_whom_airflow_allows_them(client: TestClient, role: str, may: bool) -> None:
+def test_actions_are_shown_to_permitted_users(client: TestClient, role: str, may: bool) -> None:
     answer = client.get(f"{API}/chain", headers={"Authorization": f"Bearer {token(role)}"})
     assert answer.json()["may"] == {"cancel_sweep": may, "change_points": may}
 
@@ -127,7 +120,7 @@ def test_a_point_shows_its_jobs(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("planned")
-def test_what_has_not_changed_is_not_sent_again(client: TestClient, session: Session) -> None:
+def test_unchanged_data_are_not_sent_again(client: TestClient, session: Session) -> None:
     before = client.get(f"{API}/chain")
     again = client.get(f"{API}/chain", headers={"If-None-Match": before.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -136,12 +129,20 @@ def test_what_has_not_changed_is_not_sent_again(client: TestClient, session: Ses
     assert [row["state"] for row in after.json()["rows"]] == ["running", "failed"]
 
 
-def test_runs_are_told_apart(client: TestClient, session: Session) -> None:
+def test_runs_are_distinguished(client: TestClient, session: Session) -> None:
     add_run(session, "chain", "old", "failed", {"launch": "success"})
     add_run(session, "chain", "new", "running", {})
     assert client.get(f"{API}/chain").json()["run"] == "new"
     assert client.get(f"{API}/chain?run=old").json()["state"] == "failed"
     assert client.get(f"{API}/chain?run=none").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["none", "chain.point"])
+def test_sweeps_that_do_not_exist(client: TestClient, session: Session, name: str) -> None:
+    add_run(session, "chain.point", "lr0.004", "running", {}, run=RUN, point="lr0.004")
+    answer = client.get(f"{API}/{name}")
+    assert (answer.status_code, answer.json()) == (404, {"detail": f"there is no sweep {name!r}"})
+    assert client.get(f"/megatron/sweeps/{name}").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_runs_are_told_apart(client: TestClient, session: Session) -> None:
         ("success", {"launch": "success"}, {"a": "success", "b": "failed"}, "failed"),
     ],
 )
-def test_the_list_tells_states_of_sweeps(
+def test_the_list_shows_states_of_sweeps(
     run: str | None,
     tasks: dict[str, str],
     points: dict[str, str],
@@ -230,13 +231,14 @@ def test_evaluations_are_drawn_over_checkpoints(
     assert client.get(f"{API}/chain/evaluations", params={"name": "gone"}).json()["name"] == "arc/acc"
 
 
-def test_the_list_holds_what_a_user_may_see(
+def test_the_list_contains_only_permitted_sweeps(
     client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_run(session, "chain", "one", "running", {})
     add_run(session, "other", "one", "running", {})
+    permitted = ("other", "other.point")
     monkeypatch.setattr(
-        SimpleAuthManager, "is_authorized_dag", lambda self, *, details, **_: details.id == "other"
+        SimpleAuthManager, "is_authorized_dag", lambda self, *, details, **_: details.id in permitted
     )
     assert [row["sweep"] for row in client.get(API).json()["rows"]] == ["other"]
 

@@ -1,7 +1,8 @@
-"""The report's page in Chromium, opened as a file: table, curves, figures, both looks; nothing is requested."""
+"""The report's page in Chromium, opened as a file: table, curves, figures, both themes; no requests."""
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import TYPE_CHECKING
 
@@ -37,9 +38,7 @@ def report_url(tmp_path_factory: pytest.TempPathFactory) -> str:
         job["sweep_params"] = {**job["sweep_params"], HOSTILE: HOSTILE}
     snapshot = take_snapshot(run_directories(read_jobs(tree.jobs)))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            report_module, "draw_plots", lambda _: []
-        )  # they take seconds, and are pictures alone
+        patched.setattr(report_module, "draw_plots", lambda _: [])  # they take seconds, and are only images
         made = write_report(snapshot, tree.jobs, folder / "out", title=HOSTILE, about=[HOSTILE])
     return made.page.as_uri()
 
@@ -78,7 +77,7 @@ def test_the_table_filters_and_sorts(page: Page) -> None:
 
 @needs_browser
 @pytest.mark.skipif(not chart_library(), reason="the chart library has not been fetched")
-def test_curves_and_figures_are_drawn_in_both_looks_and_widths(page: Page) -> None:
+def test_curves_and_figures_are_drawn_in_both_themes_and_widths(page: Page) -> None:
     page.wait("document.querySelector('#chart canvas')")
     figures = page.ask("document.querySelectorAll('figure:has(.panels)').length")
     names = page.ask("JSON.stringify([...document.querySelectorAll('figure h2')].map(e => e.textContent))")
@@ -97,6 +96,27 @@ def test_curves_and_figures_are_drawn_in_both_looks_and_widths(page: Page) -> No
     page.ask("document.querySelector('figure .legend button').click()")
     assert page.ask("document.querySelector('figure .legend button').getAttribute('aria-pressed')") == "false"
     assert page.errors == []
+
+
+@needs_browser
+@pytest.mark.skipif(not chart_library(), reason="the chart library has not been fetched")
+def test_all_figures_are_printed_in_the_light_theme(report_url: str, tmp_path: Path) -> None:
+    with browser_page(tmp_path / "chromium") as page:
+        page.resize(1400)
+        page.set_dark(True)
+        page.open(report_url)
+        page.wait("document.querySelector('figure .panels')")
+        page.ask(
+            "addEventListener('beforeprint', () => (window.printed = document.documentElement.dataset.theme))"
+        )
+        assert page.ask("document.querySelector('figure:last-of-type .panels canvas')") is None
+        (tmp_path / "report.pdf").write_bytes(base64.b64decode(page.call("Page.printToPDF")["data"]))
+        assert page.ask(
+            "[...document.querySelectorAll('figure .panel')].every((one) => one.querySelector('canvas'))"
+        )
+        assert page.ask("window.printed") == "light"
+        page.wait("document.documentElement.dataset.theme === 'dark'")
+        assert page.errors == []
 
 
 def test_a_module_that_cannot_be_put_into_one_text_is_refused(

@@ -34,7 +34,7 @@ def test_a_sweep_is_summed_up_by_its_result_table(tmp_path: Path) -> None:
     assert (sweep.best, sweep.best_loss) == ("S cooldown", 2.25)
 
 
-def test_a_folder_without_a_report_is_no_result(tmp_path: Path) -> None:
+def test_a_folder_without_a_report_is_not_a_result(tmp_path: Path) -> None:
     write_sweep(tmp_path, "demo", "[]")
     (tmp_path / "demo" / "report.html").unlink()
     assert ResultFolders(tmp_path).sweeps() == []

@@ -1,4 +1,4 @@
-"""The store of results as the pages show it."""
+"""The store of results as the pages read it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SegmentStore:
     return SegmentStore(str(tmp_path))
 
 
-def test_a_training_is_as_far_as_its_newest_iteration(store: SegmentStore) -> None:
+def test_progress_is_the_newest_iteration(store: SegmentStore) -> None:
     train(store, source("pretrain"), range(1, 41))
     put(store, VALIDATIONS, source("pretrain"), iteration=40, split="validation", loss=4.7, final=False)
     reading = StoredSweep(SWEEP).trainings()["p", "pretrain"]
@@ -81,7 +81,7 @@ def test_every_figure_of_an_evaluation_has_a_name(store: SegmentStore) -> None:
     ]
 
 
-def test_a_branch_is_joined_to_its_trunk_and_goes_on_with_its_cost(store: SegmentStore) -> None:
+def test_a_branch_is_joined_to_its_trunk_and_its_cost(store: SegmentStore) -> None:
     for stage, parent in (("pretrain", None), ("cooldown", "pretrain")):
         put(store, POINTS, source(stage), swept="{}", gpus=2, parent=parent)
     train(store, source("pretrain"), range(1, 61))

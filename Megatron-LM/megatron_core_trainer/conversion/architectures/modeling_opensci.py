@@ -1,4 +1,4 @@
-"""OpenSci models: Qwen3 with biases in its feed-forward networks too. Lies beside the `config.json` of such a model."""
+"""OpenSci models: Qwen3 with biases also in the feed-forward networks. Copied beside the `config.json` of the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 
 class OpensciConfig(Qwen3Config):
-    """That of Qwen3, and whether the feed-forward networks have biases."""
+    """Configuration of Qwen3, and whether the feed-forward networks have biases."""
 
     model_type = "opensci"
     mlp_bias: bool = False

@@ -1,13 +1,13 @@
 # shellcheck shell=sh disable=SC2154,SC2015
 # Part of cluster_install.py's scripts. Each function prints a word for what it did, or "failed REASON".
-# What it makes lies in a folder of its own beside PATH, in PATH.versions; PATH is a link that is moved to it when it
-# is complete, by one rename: jobs that run go on with what they began with, and nothing is ever half there.
+# Each version is created in its own folder in PATH.versions. PATH is a link, which one rename switches to the new version
+# when it is complete: running jobs continue to use their version, and no job sees an incomplete one.
 
 am_failed() {
   printf 'failed %s\n' "$(printf '%s\n' "$*" | tail -n 12)"
 }
 
-am_is_ours() { # PATH: nothing is there, or a link that these functions have made
+am_is_ours() { # PATH: whether it does not exist, or is a link that these functions have created
   if [ -h "$1" ]; then
     case $(readlink "$1") in "$(basename "$1").versions/"*) return 0 ;; esac
     return 1
@@ -15,15 +15,15 @@ am_is_ours() { # PATH: nothing is there, or a link that these functions have mad
   [ ! -e "$1" ]
 }
 
-am_turn_to() { # PATH NAME: let PATH be the version NAME
+am_turn_to() { # PATH NAME: switches PATH to the version NAME
   am_link=$1.versions/.link.$$
   am_before=$(readlink "$1") || am_before=
   ln -s "$(basename "$1").versions/$2" "$am_link" && mv -fT "$am_link" "$1" || return 1
-  # am_prune goes by when a version was replaced
+  # am_prune uses the time at which a version was replaced
   if [ -n "$am_before" ]; then touch -c "$(dirname "$1")/$am_before"; fi
 }
 
-am_prune() { # PATH DAYS: remove versions that were replaced, or left half made, so long ago; prints their names
+am_prune() { # PATH DAYS: removes versions that were replaced or abandoned more than DAYS ago; prints their names
   [ -h "$1" ] && am_is_ours "$1" && [ -d "$1.versions" ] || return 0
   am_now=$(basename "$(readlink "$1")")
   am_old=$(cd "$1.versions" && find . -mindepth 1 -maxdepth 1 -type d ! -name "$am_now" ! -name wheels -mtime "+$(($2 - 1))")
@@ -34,11 +34,11 @@ am_prune() { # PATH DAYS: remove versions that were replaced, or left half made,
   fi
 }
 
-am_matches() { # FOLDER MANIFEST: lines of sha256sum
+am_matches() { # FOLDER MANIFEST (lines of sha256sum): whether the files have these checksums
   [ -d "$1" ] && (cd "$1" && printf '%s\n' "$2" | sha256sum --check --status 2>/dev/null)
 }
 
-am_put_programs() { # PATH DIGEST MANIFEST BASE64: a tar.gz
+am_put_programs() { # PATH DIGEST MANIFEST BASE64 (of a tar.gz)
   if am_matches "$1" "$3"; then
     echo same
     return
@@ -59,7 +59,7 @@ am_put_programs() { # PATH DIGEST MANIFEST BASE64: a tar.gz
   if am_why=$(am_turn_to "$1" "$2.$$" 2>&1); then echo made; else am_failed "$1 cannot be put in place: $am_why"; fi
 }
 
-am_stamp() { # PROGRAMS: what install.sh writes into an environment that is complete
+am_stamp() { # PROGRAMS: prints the stamp that install.sh writes into a complete environment
   cat "$1/requirements.lock" "$1/install.sh" | sha256sum
 }
 
@@ -67,11 +67,11 @@ am_environment_is_current() { # VENV PROGRAMS
   [ -x "$1/bin/python" ] && [ "$(cat "$1/.requirements.sha256" 2>/dev/null)" = "$(am_stamp "$2")" ]
 }
 
-am_says_whether_current() { # VENV PROGRAMS
+am_report_environment_state() { # VENV PROGRAMS
   if am_environment_is_current "$1" "$2"; then echo same; else echo other; fi
 }
 
-am_make_environment() { # VENV PROGRAMS [PIP_ARGUMENT...]: PYTHON and pip's variables are in the environment
+am_make_environment() { # VENV PROGRAMS [PIP_ARGUMENT...]; environment variables: PYTHON and those of pip
   am_venv=$1 am_programs=$2
   shift 2
   if am_environment_is_current "$am_venv" "$am_programs"; then
@@ -117,14 +117,14 @@ am_unpack_checkout() { # DIR COMMIT ARCHIVE
     am_failed "$1 cannot be written: $am_why"
   elif [ -e "$1" ] || ! mv -T "$am_draft" "$1"; then
     rm -rf "$am_draft"
-    am_failed "$1 was made by somebody else meanwhile; run the command again"
+    am_failed "$1 was created by another process in the meantime; run the command again"
   else
     rm -f "$3"
     echo made
   fi
 }
 
-am_commit_of() { # DIR: "absent", or the commit that is checked out there, empty where there is none
+am_commit_of() { # DIR: prints "absent", or "at" and the checked-out commit (empty if unknown)
   if [ -e "$1" ] || [ -h "$1" ]; then
     am_head=$(cat "$1/.git/HEAD" 2>/dev/null)
     case $am_head in "ref: "*) am_head=$(cat "$1/.git/${am_head#ref: }" 2>/dev/null) ;; esac
@@ -134,7 +134,7 @@ am_commit_of() { # DIR: "absent", or the commit that is checked out there, empty
   fi
 }
 
-am_size() { # FILE DIGEST: "complete", or the bytes that are there
+am_size() { # FILE DIGEST: prints "complete", or the number of bytes received so far
   if [ -f "$1" ]; then
     if [ "$(sha256sum <"$1" | cut -d' ' -f1)" = "$2" ]; then echo complete; else rm -f "$1" && echo 0; fi
   else
@@ -142,7 +142,7 @@ am_size() { # FILE DIGEST: "complete", or the bytes that are there
   fi
 }
 
-am_append() { # FILE OFFSET BASE64: prints the size that FILE.part has then
+am_append() { # FILE OFFSET BASE64: appends to FILE.part and prints its new size
   am_why=$(
     exec 2>&1
     mkdir -p "$(dirname "$1")" || exit 1
@@ -164,7 +164,7 @@ am_complete() { # FILE DIGEST
   fi
 }
 
-am_about_python() { # PYTHON: version, machine, C library
+am_about_python() { # PYTHON: prints its version, machine and C library
   am_why=$("$1" -c 'import platform, sys
 print("%d.%d" % sys.version_info[:2], platform.machine(), *platform.libc_ver())' 2>&1) \
     && printf 'python %s\n' "$am_why" || am_failed "$1: $am_why"

@@ -1,5 +1,5 @@
-"""The trainer ``megatron_core``: this project's own program on the package megatron-core.
+"""The trainer ``megatron_core``: this project's program based on the package megatron-core.
 
-Imports ``trainers``.
-Others get it by its name.
+Imports ``trainers``, ``arguments`` and ``spec``.
+Other packages find it by its name.
 """

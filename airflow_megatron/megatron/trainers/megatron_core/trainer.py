@@ -1,7 +1,7 @@
 """The project's own trainer, ``Megatron-LM/pretrain_gpt.py``.
 
-It takes some of the release's arguments and more of its own; ``arguments.json`` is what ``airflow-megatron
-megatron-args Megatron-LM --release megatron_core`` writes.
+It accepts some of the release's arguments and additional ones; ``arguments.json`` is the output of ``airflow-megatron
+megatron-args Megatron-LM --release megatron_core``.
 """
 
 from __future__ import annotations

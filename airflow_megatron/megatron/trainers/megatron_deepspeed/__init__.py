@@ -1,5 +1,5 @@
-"""The trainer ``megatron_deepspeed``: argonne-lcf/Megatron-DeepSpeed, its configuration file, entries and log lines.
+"""The trainer ``megatron_deepspeed``: argonne-lcf/Megatron-DeepSpeed, its configuration file, scripts and log lines.
 
-Imports ``trainers``, ``arguments`` and ``rules``.
-Others get it by its name.
+Imports ``trainers``, ``arguments``, ``rules`` and ``spec``.
+Other packages find it by its name.
 """

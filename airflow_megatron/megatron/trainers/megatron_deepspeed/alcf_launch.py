@@ -1,8 +1,8 @@
 """Start Megatron-DeepSpeed through ``train_alcf.sh``, which reads environment variables.
 
-The script (argonne-lcf/Megatron-DeepSpeed, ``train_alcf.sh`` and ``ALCF/helpers.sh``, commit ffa3456d) makes the
-DeepSpeed configuration, the argument list and the launcher's command by itself. The arguments that it is given come
-before its own, so of those that it writes only its variables decide; some it always writes in the same way.
+The script (argonne-lcf/Megatron-DeepSpeed, ``train_alcf.sh`` and ``ALCF/helpers.sh``, commit ffa3456d) creates the
+DeepSpeed configuration, the argument list and the launcher's command by itself. Given arguments precede its own, so
+arguments that it writes itself can be changed only by its variables; some have fixed values.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _VARIABLES: Final = {
     "tokenizer_model": "TOKENIZER_MODEL",
     "distributed_backend": "BE",
 }
-"""``dest`` of an argument → the variable that the script reads it from."""
+"""``dest`` of an argument → the variable from which the script reads it."""
 
 _NEEDED: Final = (
     "num_key_value_heads",
@@ -59,7 +59,7 @@ _NEEDED: Final = (
     "save_interval",
     "data_file_list",
 )
-"""Those without a default in the trainer, for which the script would take its own."""
+"""Arguments without a default in the trainer, for which the script would use its own value."""
 
 _ALWAYS: Final = {
     "swiglu": True,
@@ -104,19 +104,19 @@ def own_arguments() -> frozenset[str]:
 def alcf_command(
     values: Mapping[str, Any], extra: Sequence[str], checkout: str, world_size: int, gpus_per_node: int
 ) -> tuple[str, ...]:
-    """Return the words of the command, which is run once for all processes.
+    """Return the words of the command, which runs once for all processes.
 
-    :param values: ``dest`` → value of all arguments, the parser's defaults for those that are not given: what the
-        script would take instead must not differ.
-    :param extra: argv of those that the script does not write.
-    :param checkout: folder of Megatron-DeepSpeed, in which the script has to start.
+    :param values: ``dest`` → value of all arguments, including the parser's defaults; the script's own values must not
+        differ.
+    :param extra: argv of the arguments that the script does not write.
+    :param checkout: folder of Megatron-DeepSpeed, in which the script must start.
     :param world_size: number of processes.
-    :param gpus_per_node: of them on each node.
-    :raises ArgumentError: for what the script would do otherwise.
+    :param gpus_per_node: number of processes on each node.
+    :raises ArgumentError: for arguments that the script would not respect.
     """
     for dest in _NEEDED:
         if values.get(dest) is None:
-            raise ArgumentError(dest, TRAINER, "train_alcf.sh would take a value of its own; say which")
+            raise ArgumentError(dest, TRAINER, "train_alcf.sh would use its own value; set one")
     size = {
         "init_method_std": math.sqrt(2 / (5 * values["hidden_size"])),
         "max_position_embeddings": 16 * values["seq_length"],
@@ -127,7 +127,7 @@ def alcf_command(
         if not (math.isclose(given or 0.0, fixed, rel_tol=_ROUNDING) if numbers else given == fixed):
             shown = format(fixed, ".6g") if isinstance(fixed, float) else str(fixed).lower()
             raise ArgumentError(
-                dest, TRAINER, f"is {given!r}, but train_alcf.sh always writes {shown}: say so"
+                dest, TRAINER, f"is {given!r}, but train_alcf.sh always writes {shown}: write this value"
             )
     if values.get(_PLACED) is not None:
         raise ArgumentError(_PLACED, TRAINER, "train_alcf.sh keeps it below the checkpoints; leave it out")

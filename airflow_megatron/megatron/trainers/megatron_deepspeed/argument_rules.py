@@ -1,7 +1,7 @@
 """The checks with which Megatron-DeepSpeed refuses arguments at the start of a job.
 
-Those that a spec can break, of ``megatron/arguments.py`` (``validate_args``) of argonne-lcf/Megatron-DeepSpeed, commit
-ffa3456d; batch and precision are checked with the configuration
+This module has those that a spec can violate, from ``megatron/arguments.py`` (``validate_args``) of
+argonne-lcf/Megatron-DeepSpeed, commit ffa3456d; batch and precision are checked with the configuration
 (:mod:`airflow_megatron.megatron.trainers.megatron_deepspeed.configuration`).
 """
 
@@ -26,10 +26,10 @@ _MULTIPLES: Final = (
 
 
 def check_arguments(values: Mapping[str, Any]) -> None:
-    """Refuse arguments that the trainer would end with.
+    """Refuse arguments with which the trainer would fail.
 
-    :param values: ``dest`` → value of the arguments that are given.
-    :raises ArgumentError: for the first that cannot stand.
+    :param values: ``dest`` → value of the given arguments.
+    :raises ArgumentError: for the first invalid one.
     """
     for name in _NEEDED:
         if values.get(name) is None:

@@ -1,8 +1,8 @@
 """DeepSpeed's JSON configuration of a training, made from its Megatron-DeepSpeed arguments.
 
-What DeepSpeed and Megatron both want to know (batch sizes, precision, ZeRO stage, clipping) is written once, under
-``megatron:``; everything else that DeepSpeed can do stands under ``deepspeed_config`` in DeepSpeed's own form. The
-starting point is what ``ALCF/helpers.sh`` (``generateDSconfig``) of argonne-lcf/Megatron-DeepSpeed writes.
+Settings of both DeepSpeed and Megatron (batch sizes, precision, ZeRO stage, clipping) are written once, under
+``megatron:``; all other settings of DeepSpeed are under ``deepspeed_config`` in DeepSpeed's own format. The defaults
+are those of ``ALCF/helpers.sh`` (``generateDSconfig``) of argonne-lcf/Megatron-DeepSpeed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KEYS_TEXT: Final = """
     zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization
 """
 _KEYS: Final = frozenset(_KEYS_TEXT.split())
-"""Of DeepSpeed 0.17 (``runtime/config.py``), which passes over a key that it does not know without a word."""
+"""Keys of DeepSpeed 0.17 (``runtime/config.py``), which silently ignores unknown keys."""
 
 _ZERO_KEYS_TEXT: Final = """
     allgather_bucket_size allgather_partitions contiguous_gradients elastic_checkpoint enable_sanity_checks
@@ -55,7 +55,7 @@ _ZERO_KEYS_TEXT: Final = """
     zero_quantized_nontrainable_weights zero_quantized_weights zeropp_loco_param
 """
 _ZERO_KEYS: Final = frozenset(_ZERO_KEYS_TEXT.split())
-"""Of DeepSpeed 0.17 (``runtime/zero/config.py``)."""
+"""Keys of DeepSpeed 0.17 (``runtime/zero/config.py``)."""
 
 
 def deepspeed_config(
@@ -63,12 +63,12 @@ def deepspeed_config(
 ) -> dict[str, Any]:
     """Return DeepSpeed's configuration.
 
-    It leaves ``gradient_accumulation_steps`` to DeepSpeed, which divides the batch by the ranks that there are.
+    DeepSpeed computes ``gradient_accumulation_steps`` from the batch and the number of ranks.
 
-    :param arguments: ``dest`` → value of the arguments that are given; the others have the trainer's defaults.
-    :param given: the spec's own part, in DeepSpeed's form.
+    :param arguments: ``dest`` → value of the given arguments; the others have the trainer's defaults.
+    :param given: the part in the spec, in DeepSpeed's format.
     :param world_size: number of processes.
-    :raises ArgumentError: for arguments that do not fit together, and for a part that contradicts them.
+    :raises ArgumentError: for inconsistent arguments, and for a part that contradicts them.
     """
     steps = accumulation_steps(arguments, world_size)
     stage = _zero_stage(arguments)
@@ -106,7 +106,8 @@ def accumulation_steps(arguments: Mapping[str, Any], world_size: int) -> int:
 
     :param arguments: as for :func:`deepspeed_config`.
     :param world_size: number of processes.
-    :raises ArgumentError: if the processes cannot be spread over the model, or the batch over them.
+    :raises ArgumentError: if the number of processes does not fit the model parallelism, or the batch does not fit the
+        processes.
     """
     sizes = {name: _count(arguments, name, 1) for name in _MODEL_SIZES}
     model = 1

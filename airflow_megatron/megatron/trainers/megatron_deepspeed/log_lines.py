@@ -1,9 +1,9 @@
 """Megatron-DeepSpeed's log lines, rewritten in Megatron-LM's wording.
 
 argonne-lcf/Megatron-DeepSpeed prints through ``logging``, in colour on demand, with fields like ``lm loss=4.851900 |``
-(``megatron/training_log.py``, ``megatron/training.py``) where Megatron-LM has ``lm loss: 4.851900E+00 |``. What both
-say in the same words (checkpoints, memory, parameters) stays as it is. The lines of older forks of Megatron-DeepSpeed
-are Megatron-LM's; bigscience-workshop/Megatron-DeepSpeed prints seconds in them.
+(``megatron/training_log.py``, ``megatron/training.py``) where Megatron-LM has ``lm loss: 4.851900E+00 |``. Lines with
+the same wording (checkpoints, memory, parameters) are unchanged. The lines of older forks of Megatron-DeepSpeed are
+Megatron-LM's; bigscience-workshop/Megatron-DeepSpeed prints seconds in them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SECONDS = re.compile(rb"elapsed time per iteration \(s\): {0,16}(\d{1,9}(?:\.\d
 
 
 def in_megatrons_words(block: bytes) -> bytes:
-    """Rewrite the lines that only Megatron-DeepSpeed words so; other bytes stay as they are.
+    """Rewrite the lines in the wording of Megatron-DeepSpeed; other bytes are unchanged.
 
     :param block: whole lines.
     """
     if b"\x1b[" in block:
         block = _COLOUR.sub(b"", block)
     if b" consumed_samples=" in block or b" value=" in block:
-        # an expression over all of the text would take three times as long
+        # one expression over the complete text would take three times as long
         block = b"\n".join(map(_line, block.split(b"\n")))
     if b" per iteration (s): " in block:
         block = _SECONDS.sub(_in_milliseconds, block)
@@ -74,7 +74,7 @@ def _iteration(line: bytes) -> bytes:
 
 
 def _field(part: bytes) -> bytes:
-    """Rewrite `` lm_loss=4.85 ``; another part stays as it is."""
+    """Rewrite `` lm_loss=4.85 ``; other parts are unchanged."""
     before, blank, named = part.partition(b" ")
     name, _, value = named.partition(b"=")
     value = value.lstrip(b" ")

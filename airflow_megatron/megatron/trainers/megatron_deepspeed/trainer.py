@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class MegatronDeepSpeed(MegatronTrainer):
-    """argonne-lcf/Megatron-DeepSpeed, of a checkout on the cluster."""
+    """argonne-lcf/Megatron-DeepSpeed, in a checkout on the cluster."""
 
     launchers = ("mpiexec", "deepspeed")
     resumes_by_tag = True
@@ -54,22 +54,22 @@ class MegatronDeepSpeed(MegatronTrainer):
         return deepspeed_tag(iteration)
 
     def in_megatrons_words(self, block: bytes) -> bytes:
-        """Return lines of a log in Megatron-LM's words."""
+        """Return lines of a log in Megatron-LM's wording."""
         return in_megatrons_words(block)
 
     def parser_name(self, table: ArgumentTable, release: str) -> str:
-        """Return the name of its own parser, whatever the Megatron release."""
+        """Return the name of its own parser, which does not depend on the Megatron release."""
         return table.release
 
     def program_name(self, release: str) -> str:
-        """Return what messages call its checkout."""
+        """Return the name of its checkout in messages."""
         return "Megatron-DeepSpeed"
 
     def default_arguments(self, job: Job) -> dict[str, Any]:
-        """Return what every training of this trainer is given.
+        """Return the arguments of every training of this trainer.
 
-        Its launchers pass a signal on to the processes that read data too, which die of it before the training has
-        saved: so it reads data itself, unless the spec says otherwise.
+        Its launchers also forward a signal to the data loading processes, which it ends before the training has saved.
+        The default is therefore to load data in the training process.
         """
         pipeline = job.params.get("pipeline_model_parallel_size") or 1
         return {
@@ -77,7 +77,7 @@ class MegatronDeepSpeed(MegatronTrainer):
             "no_pipeline_parallel": True if pipeline == 1 else None,
             CONFIG: _config_file(job),
             "num_workers": 0,
-            # a search for a learning rate saves nothing, but is not started without
+            # a search for a learning rate saves nothing, but does not start without them
             "save_interval": job.params.get("train_iters") if job.stage_kind.searches else None,
         }
 
@@ -90,7 +90,7 @@ class MegatronDeepSpeed(MegatronTrainer):
     def command(
         self, job: Job, cluster: ClusterProfile, arguments: Mapping[str, Any], table: ArgumentTable
     ) -> tuple[str, ...]:
-        """Return the command of the entry that the cluster's profile names."""
+        """Return the command of the entry in the cluster's profile."""
         if self.launches_itself(job, cluster):
             return _alcf_words(job, arguments, table, checkout_of(job, cluster))
         words, entry = to_argv(arguments, table), cluster.trainer(TRAINER).entry or "pretrain_gpt_alcf.py"
@@ -102,19 +102,19 @@ class MegatronDeepSpeed(MegatronTrainer):
         return own and job.runs_trainer and not job.command
 
     def files(self, job: Job, arguments: Mapping[str, Any], table: ArgumentTable) -> dict[str, str]:
-        """Return DeepSpeed's configuration as JSON, unless the spec names a file of its own.
+        """Return DeepSpeed's configuration as JSON, unless the spec names a file.
 
-        :raises ArgumentError: for arguments that do not fit together, and a ``deepspeed_config`` that contradicts them.
+        :raises ArgumentError: for inconsistent arguments, and a ``deepspeed_config`` that contradicts them.
         """
         given = job.params.get(CONFIG)
-        given = given if isinstance(given, dict) else {}  # else the path of a file of the user's own
+        given = given if isinstance(given, dict) else {}  # otherwise the path of a user's file
         config = deepspeed_config(_checked(arguments, table), given, job.world_size)
         own = arguments[CONFIG] == _config_file(job)
         return {_config_file(job): json.dumps(config, indent=1) + "\n"} if own else {}
 
 
 def _config_file(job: Job) -> str:
-    """Return where a job's script writes DeepSpeed's configuration."""
+    """Return the path to which a job's script writes DeepSpeed's configuration."""
     return f"{job.stage_dir}/{CONFIG}.json"
 
 
@@ -124,7 +124,7 @@ def _alcf_words(
     """Return the command that runs ``train_alcf.sh``.
 
     :param arguments: as on the command line of the other entries.
-    :raises ArgumentError: for what the script has no option for.
+    :raises ArgumentError: for arguments that the script does not support.
     """
     if job.params.get(CONFIG):
         raise ArgumentError(CONFIG, TRAINER, "train_alcf.sh makes its own; drop it, or use another entry")
@@ -139,7 +139,7 @@ def _alcf_words(
         raise ArgumentError(
             min(others), TRAINER, "train_alcf.sh takes no value that an earlier job writes, but lr"
         )
-    own = own_arguments() - later  # its own --lr comes before the arguments that it is given
+    own = own_arguments() - later  # its own --lr precedes the given arguments
     extra = {
         name: value
         for name, value in arguments.items()
@@ -151,7 +151,7 @@ def _alcf_words(
 
 
 def _checked(arguments: Mapping[str, Any], table: ArgumentTable) -> dict[str, Any]:
-    """Return the arguments that are given as the trainer keeps them, ``dest`` → value, if it would take them."""
+    """Return the given arguments as ``dest`` → value, after checking that the trainer accepts them."""
     values, _ = reader(table).read(to_argv(arguments, table))
     check_arguments(values)
     return values

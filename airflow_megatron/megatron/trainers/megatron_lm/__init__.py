@@ -1,5 +1,5 @@
-"""The trainer ``megatron_lm``: upstream's own scripts, of a checkout on the cluster.
+"""The trainer ``megatron_lm``: upstream's scripts from a checkout on the cluster.
 
-Imports ``trainers`` and ``arguments``.
-Others get it by its name.
+Imports ``trainers``, ``arguments`` and ``spec``.
+Other packages find it by its name.
 """

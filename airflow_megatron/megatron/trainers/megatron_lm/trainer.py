@@ -1,6 +1,6 @@
 """Upstream Megatron-LM's training scripts.
 
-They take the arguments of the release, or of the fork that the cluster has.
+They accept the arguments of the release, or those of the fork on the cluster.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
 
-#: The releases before core_v0.16 validate every so many iterations when nothing is given; later ones have no default,
-#: and end a training that gives none at its start.
+#: Default interval of validation before core_v0.16. Later releases have no default, and a training without an interval
+#: fails at its start.
 _EVAL_INTERVAL: Final = 1000
 #: The table of ``megatron_core``, whose search has the same options.
 _SEARCH_OPTIONS: Final = Path(__file__).parents[1] / "megatron_core" / "arguments.json"
 
 
 class MegatronLM(MegatronTrainer):
-    """Upstream's ``pretrain_gpt.py``, or the script that ``entry:`` names, of a checkout on the cluster."""
+    """Upstream's ``pretrain_gpt.py``, or the script in ``entry:``, in a checkout on the cluster."""
 
     has_entries = True
     ramp_up_ignored_since = (0, 18)
@@ -46,6 +46,7 @@ class MegatronLM(MegatronTrainer):
     checkout_script = "Megatron-LM/checkout.sh"
     checked_by = "upstream_rules"
     keeps_bounds = True
+    loads_sgd = False
     shares_index_cache = True
 
     def table(self, release: str, entry: str | None) -> ArgumentTable:
@@ -55,7 +56,7 @@ class MegatronLM(MegatronTrainer):
         return program_table(release) if entry is None else program_table(release, entry)
 
     def search_table(self, table: ArgumentTable) -> ArgumentTable:
-        """Return a table with the options of the search that stands before upstream's script."""
+        """Return a table with the options of the search, which precedes upstream's script."""
         return lr_search.with_search(table, _SEARCH_OPTIONS)
 
     def missing_arguments(self, table: ArgumentTable) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class MegatronLM(MegatronTrainer):
         return {"eval_interval": _EVAL_INTERVAL} if every and every.default is None else {}
 
     def search_arguments(self, job: Job, arguments: dict[str, Any], table: ArgumentTable) -> dict[str, Any]:
-        """Return the arguments of a short training, and of the search that stands before it."""
+        """Return the arguments of a short training, and of the search that precedes it."""
         return lr_search.search_arguments(job, arguments, table)
 
     def command(

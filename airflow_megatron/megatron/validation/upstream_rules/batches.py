@@ -29,7 +29,7 @@ def _fill_in_evaluation(s: Settings) -> None:
 
 
 def samples_at_once(s: Settings) -> int:
-    """Count the samples that one microbatch takes on all data-parallel ranks together."""
+    """Return the total number of samples of one microbatch on all data-parallel ranks."""
     samples: int = s.micro_batch_size * s.data_parallel_size * s.weight_remat_size
     return samples
 
@@ -39,12 +39,12 @@ def _division_hint(s: Settings) -> str:
     whole = f"--global-batch-size {multiples(s.global_batch_size, unit)}"
     ranks = max(unit // s.micro_batch_size, 1)
     if s.global_batch_size <= 0 or s.global_batch_size % ranks:
-        return whole  # no size of microbatches fits
+        return whole  # no size of microbatches is possible
     return f"{whole}, or --micro-batch-size {divisors(s.global_batch_size // ranks, s.micro_batch_size)}"
 
 
 def is_constant(s: Settings) -> bool:
-    """Does the batch size stay the same. Later releases take ``--rampup-batch-size`` and ignore it."""
+    """Return whether the batch size is constant. Later releases accept ``--rampup-batch-size`` and ignore it."""
     ramps_up = s.rampup_batch_size is not None and s.release < _RAMP_UP_IGNORED_SINCE
     return not ramps_up and s.step_batch_size_schedule is None
 

@@ -21,7 +21,7 @@ def _no_asynchronous_save(s: Settings) -> None:
 
 
 def _process_groups(s: Settings) -> bool:
-    """Are gloo process groups made (two names of one argument, by release)."""
+    """Return whether gloo process groups are created (the argument has two names, by release)."""
     return s.enable_gloo_process_groups is not False and s.use_gloo_process_groups is not False
 
 

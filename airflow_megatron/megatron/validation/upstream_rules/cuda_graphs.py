@@ -1,8 +1,7 @@
-"""CUDA graphs: which implementation captures which parts of the model.
+"""CUDA graphs: implementations and the captured parts of the model.
 
-Up to 0.17 ``--cuda-graph-scope`` also says whether the whole iteration is captured; from 0.18 on
-``--cuda-graph-impl full_iteration`` does, ``--cuda-graph-modules`` names the parts, and the old spellings are
-translated.
+Up to 0.17, ``--cuda-graph-scope`` also selects the capture of the whole iteration. From 0.18 on, ``--cuda-graph-impl
+full_iteration`` selects it, ``--cuda-graph-modules`` names the parts, and the old spellings are translated.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.rules.rule import Rule
@@ -10,11 +11,24 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.rule import Topic
     from airflow_megatron.megatron.rules.settings import Settings
 
+_SHARE: Final = re.compile(r"\d*\.?\d+")
+_SPLIT: Final = "969, 30, 1"
+"""Upstream's, where none is given."""
 _FIM_TOKENS: Final = ("prefix", "middle", "suffix", "pad", "eod")
 
 
 def _per_split(s: Settings) -> bool:
     return any(path is not None for path in (s.train_data_path, s.valid_data_path, s.test_data_path))
+
+
+def has_test_data(s: Settings) -> bool:
+    """Is there a test set, which is evaluated at the end: by its own path, or as the third share of ``--split``."""
+    if _per_split(s):
+        return s.test_data_path is not None
+    if not (s.mock_data or s.data_path or s.data_args_path):
+        return False
+    shares = _SHARE.findall(s.split or _SPLIT)
+    return len(shares) > 2 and float(shares[2]) > 0
 
 
 def _sources(s: Settings) -> int:

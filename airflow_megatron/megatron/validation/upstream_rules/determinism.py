@@ -1,4 +1,4 @@
-"""``--deterministic-mode``: which arguments and environment variables it goes with."""
+"""``--deterministic-mode``: the arguments and environment variables that it permits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def _when_deterministic(broken: Callable[[Settings], object]) -> Callable[[Setti
 
 
 def _has_other_algorithm(s: Settings) -> bool:
-    """Does the environment choose an algorithm of NCCL's that is not accepted; a list of them since 0.19."""
+    """Return whether the environment selects an algorithm of NCCL that is not accepted; since 0.19 it may be a
+    list.
+    """
     chosen = s.machine.environment.get("NCCL_ALGO")
     if s.release < _OWN_MODULE_SINCE:
         return chosen not in ("Tree", *_ALGORITHMS)

@@ -30,8 +30,22 @@ def _balancing(s: Settings) -> set[str]:
     return set(kinds) if isinstance(kinds, list) else {kinds}
 
 
-def mixes_dense_layers(s: Settings) -> bool:
-    """Are some layers of a model with experts dense ones."""
+def has_dense_layers(s: Settings) -> bool:
+    """Return whether some layers have no experts."""
+    pattern = s.moe_layer_freq
+    if s.num_experts is None:
+        return True
+    return 0 in pattern if isinstance(pattern, list) else s.num_layers > 1 and abs(pattern) != 1
+
+
+def has_expert_layers(s: Settings) -> bool:
+    """Return whether some layers have experts; a number means that the first one has."""
+    pattern = s.moe_layer_freq
+    return s.num_experts is not None and not (isinstance(pattern, list) and 1 not in pattern)
+
+
+def _is_mixed(s: Settings) -> bool:
+    """Return whether the pattern alone says that only some layers have experts, in upstream's words."""
     pattern = s.moe_layer_freq
     return 0 in pattern if isinstance(pattern, list) else isinstance(pattern, int) and pattern > 1
 
@@ -64,9 +78,12 @@ def _overlap_problem(s: Settings) -> bool:
         return True
     if s.recompute_num_layers is not None or not (s.bf16 or s.fp16) or s.moe_shared_expert_overlap:
         return True
+    if s.release >= (0, 17) and (s.moe_layer_recompute or "moe" in (s.recompute_modules or ())):
+        return True
     if s.release >= (0, 19):
-        return predicted not in (None, 0, 1) or "moe" in (s.recompute_modules or ())
-    return predicted not in (None, 1) or (predicted == 1 and s.pipeline_model_parallel_size == 1)
+        return predicted not in (None, 0, 1)
+    alone = predicted == 1 and s.pipeline_model_parallel_size == 1 and s.release < (0, 18)
+    return predicted not in (None, 1) or alone
 
 
 EXPERTS: Topic = (
@@ -146,7 +163,7 @@ CONFIGURATION: Topic = (
         lambda s: (
             s.num_experts is None
             and s.moe_ffn_hidden_size is not None
-            and not (s.release >= (0, 18) and mixes_dense_layers(s))
+            and not (s.release >= (0, 18) and _is_mixed(s))
         ),
         "--moe-ffn-hidden-size {moe_ffn_hidden_size} needs --num-experts",
         "give --num-experts, or drop --moe-ffn-hidden-size",
@@ -376,6 +393,18 @@ CONFIGURATION: Topic = (
         "--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm",
         "add it, or drop --delay-wgrad-compute",
         CONFIG,
+    ),
+    Rule(
+        "moe.delayed-weight-gradients-in-graphs",
+        lambda s: (
+            s.delay_wgrad_compute
+            and s.cuda_graph_impl == "transformer_engine"
+            and not s.machine.has_transformer_engine(2, 10)
+        ),
+        "--delay-wgrad-compute with --cuda-graph-impl transformer_engine needs Transformer Engine 2.10",
+        "drop one of them",
+        CONFIG,
+        since=(0, 16),
     ),
     Rule(
         "moe.early-release",

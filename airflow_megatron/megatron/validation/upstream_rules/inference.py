@@ -52,6 +52,18 @@ def _new_reinforcement_problem(s: Settings) -> bool:
     )
 
 
+def _parallel_generations_problem(s: Settings) -> bool:
+    generations, batches = s.rl_num_parallel_generations, s.rl_num_parallel_generation_batches
+    tasks, group = s.rl_parallel_generation_tasks, s.grpo_group_size
+    if (generations is None) + (batches is None) + (tasks is None) < 2:
+        return True
+    if (generations, batches, tasks) == (None, None, None):
+        return False
+    # tasks are groups
+    whole = tasks is not None if generations is None else group != 0 and generations % group == 0
+    return not s.rl_partial_rollouts or not (whole or batches is not None)
+
+
 def _generated_samples_problem(s: Settings) -> bool:
     generated = s.grpo_prompts_per_step * s.grpo_group_size * s.grpo_iterations
     if generated % s.global_batch_size != 0:
@@ -114,11 +126,13 @@ REINFORCEMENT: Topic = (
         "--micro-batch-size 1",
     ),
     Rule(
-        "rl.samples",
-        lambda s: s.perform_rl_step and (not s.global_batch_size or _generated_samples_problem(s)),
-        "the samples that --grpo-… generate are not a multiple of the batch size (or the intervals of its steps)",
-        "--global-batch-size that divides prompts x group size x iterations",
-        since=(0, 14),
+        "rl.parallel-generations",
+        lambda s: s.perform_rl_step and _parallel_generations_problem(s),
+        "--rl-num-parallel-generations, --rl-num-parallel-generation-batches and --rl-parallel-generation-tasks "
+        "exclude each other, need --rl-partial-rollouts, and generate whole groups of --grpo-group-size",
+        "keep one of them and add --rl-partial-rollouts",
+        since=(0, 17),
+        until=(0, 19),
     ),
     Rule(
         "rl.frozen-optimizer",
@@ -131,7 +145,33 @@ REINFORCEMENT: Topic = (
     ),
 )
 
+GENERATED_SAMPLES: Topic = (
+    Rule(
+        "rl.samples",
+        # from 0.17 on upstream looks at it after it has filled in the batch size
+        lambda s: (
+            s.perform_rl_step
+            and ((s.release < (0, 17) and not s.global_batch_size_given) or _generated_samples_problem(s))
+        ),
+        "the samples that --grpo-… generate are not a multiple of the batch size (or the intervals of its steps)",
+        "--global-batch-size that divides prompts x group size x iterations",
+        since=(0, 14),
+    ),
+)
+
 INFERENCE: Topic = (
+    Rule(
+        "inference.sampling",
+        lambda s: (
+            s.inference_dynamic_batching_sampling_backend == "flashinfer"
+            and "flashinfer" not in s.machine.packages
+        ),
+        "--inference-dynamic-batching-sampling-backend flashinfer needs the package flashinfer",
+        "--inference-dynamic-batching-sampling-backend torch; or name flashinfer among the packages, where it is "
+        "installed",
+        since=(0, 18),
+        until=(0, 19),
+    ),
     Rule(
         "inference.pipelined-batches",
         lambda s: (

@@ -1,7 +1,7 @@
 """Rules of layers built without Transformer Engine: the norms, kernels and packages they need.
 
-Each rule was seen in ``pretrain_gpt.py`` itself; ``tests/studies/iterations/first_iterations.py`` asks a checkout.
-Apex, and what else is named by ``packages``, is taken to be where Transformer Engine is, as in NVIDIA's containers.
+Each rule was observed in ``pretrain_gpt.py``; ``tests/studies/iterations/first_iterations.py`` checks a checkout. Apex
+and the other ``packages`` are assumed to be installed if Transformer Engine is, as in NVIDIA's containers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.rules.nearest import divisors
 from airflow_megatron.megatron.rules.rule import Rule
-from airflow_megatron.megatron.validation.upstream_rules.experts import mixes_dense_layers
+from airflow_megatron.megatron.validation.upstream_rules.experts import has_dense_layers, has_expert_layers
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.rule import Topic
@@ -24,7 +24,7 @@ DISPATCHER: Final = "megatron/core/transformer/moe/token_dispatcher.py"
 
 
 def is_gpt(s: Settings) -> bool:
-    """Are all layers those that GPT models are built of without a file that says otherwise."""
+    """Return whether all layers are the default layers of GPT models, without a specification file."""
     return (
         s.hybrid_layer_pattern is None
         and s.hybrid_override_pattern is None
@@ -36,7 +36,7 @@ def is_gpt(s: Settings) -> bool:
 
 
 def is_local(s: Settings) -> bool:
-    """Are they built of PyTorch's and Megatron's own parts."""
+    """Return whether they are built from parts of PyTorch and Megatron."""
     return (
         is_gpt(s)
         and s.transformer_impl == "local"
@@ -45,12 +45,13 @@ def is_local(s: Settings) -> bool:
     )
 
 
-def _lacks(s: Settings, package: str) -> bool:
+def lacks(s: Settings, package: str) -> bool:
+    """Return whether a package is not installed; with Transformer Engine all of them are assumed to be."""
     machine = s.machine
     return machine.transformer_engine is None and package not in machine.packages
 
 
-def _asks_too_much_of_pytorchs_norm(s: Settings) -> bool:
+def _exceeds_pytorch_norm(s: Settings) -> bool:
     return bool(
         s.apply_layernorm_1p
         or s.layernorm_zero_centered_gamma
@@ -60,7 +61,7 @@ def _asks_too_much_of_pytorchs_norm(s: Settings) -> bool:
 
 
 def _fuses_masked_softmax(s: Settings) -> bool:
-    """Return whether the local attention asks for the fused kernel: in half precision, for certain sizes."""
+    """Return whether the local attention uses the fused kernel: in half precision, for certain sizes."""
     heads_at_once = s.micro_batch_size * (s.num_attention_heads // s.tensor_model_parallel_size)
     return bool(
         s.masked_softmax_fusion
@@ -88,7 +89,7 @@ MODEL: Topic = (
     ),
     Rule(
         "model.local-rms-norm",
-        lambda s: is_local(s) and s.normalization == "RMSNorm" and _asks_too_much_of_pytorchs_norm(s),
+        lambda s: is_local(s) and s.normalization == "RMSNorm" and _exceeds_pytorch_norm(s),
         "--transformer-impl local has an RMSNorm without sequence parallelism, zero-centred gamma and persistent "
         "kernels",
         "--transformer-impl transformer_engine; or add --no-persist-layer-norm and drop the others",
@@ -97,10 +98,7 @@ MODEL: Topic = (
     Rule(
         "model.local-layer-norm",
         lambda s: (
-            is_local(s)
-            and s.normalization == "LayerNorm"
-            and _lacks(s, "apex")
-            and _asks_too_much_of_pytorchs_norm(s)
+            is_local(s) and s.normalization == "LayerNorm" and lacks(s, "apex") and _exceeds_pytorch_norm(s)
         ),
         "without Apex, --transformer-impl local has a LayerNorm without sequence parallelism, zero-centred gamma and "
         "persistent kernels",
@@ -110,7 +108,7 @@ MODEL: Topic = (
     ),
     Rule(
         "model.gradient-accumulation-fusion",
-        lambda s: is_local(s) and s.gradient_accumulation_fusion and _lacks(s, "apex"),
+        lambda s: is_local(s) and s.gradient_accumulation_fusion and lacks(s, "apex"),
         "gradient accumulation fusion, which is on by default, needs Apex's CUDA extensions",
         "--no-gradient-accumulation-fusion; or name apex among the packages, where it is installed",
         LINEAR,
@@ -127,7 +125,7 @@ MODEL: Topic = (
         "model.latent-experts",
         lambda s: (
             is_gpt(s)
-            and s.num_experts
+            and has_expert_layers(s)
             and s.moe_latent_size
             and s.machine.is_complete
             and s.machine.transformer_engine is None
@@ -139,7 +137,7 @@ MODEL: Topic = (
     ),
     Rule(
         "model.local-grouped-gemm",
-        lambda s: is_local(s) and s.num_experts and s.moe_grouped_gemm and _lacks(s, "grouped_gemm"),
+        lambda s: is_local(s) and has_expert_layers(s) and s.moe_grouped_gemm and lacks(s, "grouped_gemm"),
         "--moe-grouped-gemm under --transformer-impl local needs the package grouped_gemm",
         "drop --moe-grouped-gemm; or name grouped_gemm among the packages, where it is installed",
         "megatron/core/transformer/moe/experts.py GroupedMLP",
@@ -149,10 +147,10 @@ MODEL: Topic = (
         "model.flexible-dispatcher",
         lambda s: (
             is_gpt(s)
-            and s.num_experts
+            and has_expert_layers(s)
             and s.moe_token_dispatcher_type == "flex"
             and s.moe_flex_dispatcher_backend in ("deepep", "hybridep")
-            and _lacks(s, "deep_ep")
+            and lacks(s, "deep_ep")
         ),
         "--moe-token-dispatcher-type flex with --moe-flex-dispatcher-backend {moe_flex_dispatcher_backend} needs the "
         "package deep_ep",
@@ -176,6 +174,14 @@ MODEL: Topic = (
         "megatron/training/initialize.py _initialize_tp_communicators",
     ),
     Rule(
+        "model.batch-invariant",
+        lambda s: s.batch_invariant_mode and s.machine.is_complete and s.machine.transformer_engine is None,
+        "--batch-invariant-mode needs Transformer Engine, and the profile says that there is none",
+        "drop it; or transformer_engine: VERSION in the trainer's section of the cluster profile",
+        "megatron/core/transformer/custom_layers/batch_invariant_kernels.py",
+        since=(0, 16),
+    ),
+    Rule(
         "model.precision-aware-optimizer",
         lambda s: s.use_precision_aware_optimizer and s.machine.transformer_engine is None,
         "--use-precision-aware-optimizer needs Transformer Engine",
@@ -185,7 +191,7 @@ MODEL: Topic = (
     ),
     Rule(
         "model.muon",
-        lambda s: "muon" in str(s.optimizer) and _lacks(s, "emerging_optimizers"),
+        lambda s: "muon" in str(s.optimizer) and lacks(s, "emerging_optimizers"),
         "--optimizer {optimizer} needs the package emerging_optimizers",
         "another --optimizer; or name emerging_optimizers among the packages, where it is installed",
         "megatron/core/optimizer/",
@@ -196,7 +202,7 @@ MODEL: Topic = (
 FIRST_ITERATION: Topic = (
     Rule(
         "iteration.layer-spec",
-        # what the module holds under this name is taken as it is, and never called
+        # upstream uses the object of this name in the module without calling it
         lambda s: bool(s.spec) and s.spec[0] == LAYER_SPECS and s.spec[-1].startswith("get_"),
         "--spec names a function of {spec[0]}, and pretrain_gpt.py wants a ModuleSpec",
         "drop --spec: --transformer-impl, --num-experts and --qk-layernorm choose among these functions; or name a "
@@ -208,7 +214,7 @@ FIRST_ITERATION: Topic = (
         "iteration.einops",
         lambda s: (
             s.machine.is_complete
-            and _lacks(s, "einops")
+            and lacks(s, "einops")
             and ((s.num_distributed_optimizer_instances or 1) > 1 or s.hierarchical_context_parallel_sizes)
         ),
         "groups of groups of processes (--num-distributed-optimizer-instances, --hierarchical-context-parallel-sizes) "
@@ -219,7 +225,7 @@ FIRST_ITERATION: Topic = (
     ),
     Rule(
         "iteration.odd-rotary",
-        # positions come in pairs: the last one is missing among the channels
+        # positions are pairs: the channel of the last one is missing
         lambda s: (
             is_local(s)
             and s.position_embedding_type == "rope"
@@ -243,10 +249,10 @@ FIRST_ITERATION: Topic = (
     ),
     Rule(
         "iteration.experts-without-transformer-engine",
-        # "name 'te_general_gemm' is not defined": the import fails as a whole, and nothing takes its place
+        # "name 'te_general_gemm' is not defined": the complete import fails, without a replacement
         lambda s: (
             is_gpt(s)
-            and s.num_experts
+            and has_expert_layers(s)
             and s.machine.is_complete
             and s.machine.transformer_engine is None
             and s.machine.device != "cpu"
@@ -259,7 +265,7 @@ FIRST_ITERATION: Topic = (
     ),
     Rule(
         "iteration.query-groups",
-        # the queries of a group are made one dimension of the heads
+        # the queries of a group become one dimension of the heads
         lambda s: (
             is_gpt(s)
             and s.group_query_attention
@@ -272,8 +278,8 @@ FIRST_ITERATION: Topic = (
     ),
     Rule(
         "iteration.masked-softmax-fusion",
-        # the kernels are looked for by name where FusedScaleMaskSoftmax.is_kernel_available asks about shapes
-        lambda s: is_local(s) and _lacks(s, "apex") and _fuses_masked_softmax(s),
+        # FusedScaleMaskSoftmax.is_kernel_available imports the kernels by name to check shapes
+        lambda s: is_local(s) and lacks(s, "apex") and _fuses_masked_softmax(s),
         "masked softmax fusion, which is on by default, needs Apex's CUDA extensions for heads and sequences of these "
         "sizes",
         "--no-masked-softmax-fusion; or name apex among the packages, where it is installed",
@@ -283,7 +289,10 @@ FIRST_ITERATION: Topic = (
     Rule(
         "iteration.router-fusion",
         lambda s: (
-            is_gpt(s) and s.num_experts and s.moe_router_fusion and not s.machine.has_transformer_engine(2, 6)
+            is_gpt(s)
+            and has_expert_layers(s)
+            and s.moe_router_fusion
+            and not s.machine.has_transformer_engine(2, 6)
         ),
         "--moe-router-fusion needs Transformer Engine 2.6",
         "drop --moe-router-fusion",
@@ -305,13 +314,13 @@ FIRST_ITERATION: Topic = (
     ),
     Rule(
         "iteration.recomputed-mlp-bias",
-        # the bias that the function returns becomes its own result, whose gradient asks for it for ever
+        # the bias that the function returns becomes its own result, so its gradient recurses forever
         lambda s: (
             is_gpt(s)
             and s.recompute_granularity == "selective"
             and "mlp" in (s.recompute_modules or ())
             and s.add_bias_linear
-            and (s.num_experts is None or mixes_dense_layers(s))
+            and has_dense_layers(s)
         ),
         "--recompute-modules mlp recomputes for ever where the layers have biases",
         "--disable-bias-linear; or --recompute-granularity full",
@@ -321,7 +330,7 @@ FIRST_ITERATION: Topic = (
     ),
     Rule(
         "iteration.recomputed-norms",
-        # recomputing them asks Transformer Engine whether it computes in 8 bits
+        # the recomputation queries Transformer Engine for its 8-bit state
         lambda s: (
             is_local(s)
             and s.recompute_granularity == "selective"

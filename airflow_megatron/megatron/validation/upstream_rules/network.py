@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.rules.nearest import divisors, multiples
 from airflow_megatron.megatron.rules.rule import CONFIG, FROM_ARGS, VALIDATE, Derive, Rule
@@ -12,7 +12,19 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.rule import Topic
     from airflow_megatron.megatron.rules.settings import Settings
 
+LAYERS = "megatron/training/arguments.py validate_model_config_args_from_heterogeneous_config"
+_OF_HETEROGENEOUS: dict[str, Any] = {
+    "swiglu": True,
+    "normalization": "RMSNorm",
+    "group_query_attention": True,
+    "position_embedding_type": "rope",
+    "rotary_percent": 1.0,
+    "use_rope_scaling": True,
+    "use_rotary_position_embeddings": True,
+}
 _REQUIRED = ("hidden_size", "num_attention_heads", "max_position_embeddings")
+#: Value of --dsa-kernel-backend → packages with its kernels.
+_DSA_PACKAGES = {"none": set[str](), "tilelang": {"tilelang"}, "cudnn": {"cudnn", "flash_mla"}}
 _OFFLOADABLE = {"core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear"}
 
 
@@ -31,12 +43,54 @@ def _sizes(s: Settings) -> None:
         s.seq_length = s.encoder_seq_length
 
 
-def _is_layers_configuration(text: str) -> bool:
+def _wanted_by_layers(text: str) -> dict[str, Any] | None:
+    """Return the sizes by ``dest`` that a configuration of heterogeneous layers requires; None if it is not one."""
     try:
-        configuration = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(configuration, dict) and configuration.get("hidden_act") == "silu"
+        found = json.loads(text)
+        heads, factor = found["num_attention_heads"], found["rope_scaling"]["factor"]
+        attentions = [block["attention"]["n_heads_in_group"] for block in found["block_configs"]]
+        groups = {size for size in attentions if size is not None}
+        if found["hidden_act"] != "silu" or len(groups) != 1:
+            return None
+        return {
+            "num_layers": found["num_hidden_layers"],
+            "hidden_size": found["hidden_size"],
+            "num_attention_heads": heads,
+            "untie_embeddings_and_output_weights": not found["tie_word_embeddings"],
+            "rotary_base": found["rope_theta"],
+            "rope_scaling_factor": factor,
+            "num_query_groups": heads // groups.pop(),
+        }
+    except (ValueError, LookupError, TypeError, ArithmeticError):
+        return None
+
+
+def _names_layers(s: Settings) -> bool:
+    """Return whether a configuration of heterogeneous layers is given, as a file or as a valid text."""
+    text = s.heterogeneous_layers_config_encoded_json
+    if text is None:
+        return s.heterogeneous_layers_config_path is not None
+    return _wanted_by_layers(text) is not None
+
+
+def _layers_sizes(s: Settings) -> dict[str, Any]:
+    """Return the sizes that differ from the given configuration of heterogeneous layers, with the required values."""
+    text = s.heterogeneous_layers_config_encoded_json
+    wanted = (_wanted_by_layers(text) or {}) if text is not None else {}
+    return {name: value for name, value in wanted.items() if vars(s)[name] != value}
+
+
+def _layers_flags(s: Settings) -> dict[str, Any]:
+    """Return the settings with which no heterogeneous layers are built, with the required values."""
+    return {name: value for name, value in _OF_HETEROGENEOUS.items() if vars(s)[name] != value}
+
+
+def _write(values: dict[str, Any]) -> str:
+    flags = ((f"--{name.replace('_', '-')}", value) for name, value in values.items())
+    return ", ".join(
+        flag if value is True else f"no {flag}" if value is False else f"{flag} {value}"
+        for flag, value in flags
+    )
 
 
 def _sequence_parallel(s: Settings) -> None:
@@ -107,6 +161,34 @@ def _offload_problem(s: Settings) -> bool:
         or ("attn_proj" in modules and "core_attn" not in modules)
     )
 
+
+HETEROGENEOUS: Topic = (
+    Rule(
+        "network.heterogeneous-layers",
+        lambda s: (
+            s.heterogeneous_layers_config_encoded_json is not None
+            and _wanted_by_layers(s.heterogeneous_layers_config_encoded_json) is None
+        ),
+        "--heterogeneous-layers-config-encoded-json is not a JSON object with hidden_act silu, the sizes of the model, "
+        "and block_configs whose attentions have one size of groups",
+        "write the text of a Hugging Face configuration of such a model",
+        LAYERS,
+    ),
+    Rule(
+        "network.heterogeneous-flags",
+        lambda s: _names_layers(s) and _layers_flags(s),
+        "--heterogeneous-layers-config-path and --heterogeneous-layers-config-encoded-json need flags of Llama models",
+        lambda s: _write(_layers_flags(s)),
+        LAYERS,
+    ),
+    Rule(
+        "network.heterogeneous-sizes",
+        _layers_sizes,
+        "arguments differ from --heterogeneous-layers-config-encoded-json",
+        lambda s: _write(_layers_sizes(s)),
+        LAYERS,
+    ),
+)
 
 SIZES: Topic = (
     Rule(
@@ -188,16 +270,6 @@ SIZES: Topic = (
 )
 
 FEATURES: Topic = (
-    Rule(
-        "network.heterogeneous-layers",
-        lambda s: (
-            s.heterogeneous_layers_config_encoded_json is not None
-            and not _is_layers_configuration(s.heterogeneous_layers_config_encoded_json)
-        ),
-        "--heterogeneous-layers-config-encoded-json is not a JSON object with hidden_act silu",
-        "write the text of a Hugging Face configuration of such a model",
-        "megatron/training/arguments.py validate_model_config_args_from_heterogeneous_config",
-    ),
     Derive(_sequence_parallel),
     Derive(_biases_and_positions),
     Rule(
@@ -360,6 +432,20 @@ CONFIGURATION: Topic = (
         ),
         "sparse attention (dsa) needs no linear bias and a positive indexer frequency",
         "--disable-bias-linear, --dsa-indexer-topk-freq 1 or more",
+        CONFIG,
+        since=(0, 19),
+    ),
+    Rule(
+        "network.sparse-attention-kernels",
+        lambda s: (
+            s.experimental_attention_variant == "dsa"
+            and not _DSA_PACKAGES[s.dsa_kernel_backend] <= s.machine.packages
+        ),
+        "--dsa-kernel-backend {dsa_kernel_backend} needs packages with its kernels",
+        lambda s: (
+            "--dsa-kernel-backend none; or name the packages where they are installed: "
+            + ", ".join(sorted(_DSA_PACKAGES[s.dsa_kernel_backend]))
+        ),
         CONFIG,
         since=(0, 19),
     ),

@@ -1,4 +1,4 @@
-"""World size, and the sizes it is split into."""
+"""World size, and its division into parallel sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context
 
 
 def model_size(s: Settings) -> int:
-    """Count the GPUs that hold one copy of the model."""
+    """Return the number of GPUs of one copy of the model."""
     size: int = s.tensor_model_parallel_size * s.pipeline_model_parallel_size * s.context_parallel_size
     shards: int = s.weight_remat_size
     return size * shards
@@ -53,7 +53,7 @@ def _world_hint(s: Settings) -> str:
 
 
 def _expert_model_size(s: Settings) -> int:
-    """Count the GPUs that hold one copy of the experts; 0, by which upstream divides, where a size is 0."""
+    """Return the number of GPUs of one copy of the experts; 0, by which upstream divides, if a size is 0."""
     size: int = s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size
     return size
 
@@ -143,9 +143,10 @@ COMMUNICATION: Topic = (
             ),
             (
                 "cuda-graph",
-                lambda s: s.enable_cuda_graph or s.external_cuda_graph,
-                "CUDA graphs",
-                "drop the CUDA graph flags",
+                # upstream deletes this flag before it reads it, and does not look at the other ones
+                lambda s: s.enable_cuda_graph,
+                "--enable-cuda-graph",
+                "--cuda-graph-impl local",
             ),
             ("fsdp", lambda s: s.use_megatron_fsdp, "Megatron FSDP", "drop --use-megatron-fsdp"),
             (

@@ -23,8 +23,8 @@ _LONGEST_LAYOUT: Final = 1_000_000
 def layout_stages(text: str) -> list[str] | None:
     """Unroll a pipeline layout such as ``Ettt|(tt|)*29,m|L`` into one text per (virtual) stage.
 
-    :returns: the stages' layers (E embedding, t decoder layer, m multi-token prediction, L loss), or None
-        when the text is not a layout.
+    :returns: the stages' layers (E embedding, t decoder layer, m multi-token prediction, L loss), or None if the text
+        is not a layout.
     """
     text = text.replace(",", "")
     for pattern in (_REPEATED_GROUP, _REPEATED_LAYER):
@@ -93,7 +93,7 @@ def _by_layers_per_virtual_stage(s: Settings) -> bool:
 
 
 def _split_evenly(s: Settings) -> bool:
-    """Must the layers be a multiple of the pipeline stages."""
+    """Return whether the number of layers must be a multiple of the pipeline stages."""
     return (
         s.pipeline_model_parallel_layout is None
         and s.num_virtual_stages_per_pipeline_rank is None
@@ -150,7 +150,9 @@ def _uneven_problem(s: Settings) -> bool:
 
 
 def _splits_unevenly(layers: int, virtual_stages: int | None) -> bool:
-    """Whether a stage's layers are not a multiple of its virtual stages; upstream fails at a division by none."""
+    """Return whether a stage's layers are not a multiple of its virtual stages; upstream fails at a division by
+    zero.
+    """
     return virtual_stages is not None and (virtual_stages == 0 or layers % virtual_stages != 0)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _half_precision(s: Settings) -> None:
-    if s.fp16 and not s.loss_scale:  # dynamic loss scaling looks at the gradients itself
+    if s.fp16 and not s.loss_scale:  # dynamic loss scaling checks the gradients itself
         s.check_for_nan_in_loss_and_grad = False
 
 

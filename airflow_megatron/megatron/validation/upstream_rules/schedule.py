@@ -12,13 +12,21 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.settings import Settings
 
 
-def _by_iterations(s: Settings) -> bool:
+def _has_schedule(s: Settings) -> bool:
     # Later releases do not look at the schedule of a job that trains nothing.
-    return bool(s.train_iters) and not (s.skip_train and s.release >= (0, 17))
+    return not (s.skip_train and s.release >= (0, 17))
+
+
+def _has_two_lengths(s: Settings) -> bool:
+    return None not in (s.train_iters, s.train_samples) and bool(s.train_iters or s.train_samples)
+
+
+def _by_iterations(s: Settings) -> bool:
+    return bool(s.train_iters) and not _has_two_lengths(s) and _has_schedule(s)
 
 
 def _by_samples(s: Settings) -> bool:
-    return bool(s.train_samples) and not (s.skip_train and s.release >= (0, 17))
+    return bool(s.train_samples) and not _has_two_lengths(s) and _has_schedule(s)
 
 
 def _weight_decay(s: Settings) -> None:
@@ -29,7 +37,7 @@ def _weight_decay(s: Settings) -> None:
 LENGTH: Topic = (
     Rule(
         "schedule.iterations-and-samples",
-        lambda s: _by_iterations(s) and s.train_samples is not None,
+        lambda s: _has_two_lengths(s) and _has_schedule(s),
         "--train-iters {train_iters} and --train-samples {train_samples} exclude each other",
         "keep one of them",
     ),
@@ -56,12 +64,6 @@ LENGTH: Topic = (
         "schedule.warmup-fraction-and-iterations",
         lambda s: _by_iterations(s) and s.lr_warmup_fraction is not None and s.lr_warmup_iters != 0,
         "--lr-warmup-fraction {lr_warmup_fraction} and --lr-warmup-iters {lr_warmup_iters} exclude each other",
-        "keep one of them",
-    ),
-    Rule(
-        "schedule.samples-and-iterations",
-        lambda s: _by_samples(s) and s.train_iters is not None,
-        "--train-samples {train_samples} and --train-iters {train_iters} exclude each other",
         "keep one of them",
     ),
     Rule(

@@ -5,7 +5,7 @@
 # function am_before_outputs, which prints its required output files. No verdict on that stage may exist yet.
 # am_look sets am_found: finished, open (missing files may still become visible) or over; and am_why.
 
-am_newest_attempt() { # sets am_newest, 0 without one
+am_newest_attempt() { # sets am_newest; 0 if there is none
   am_newest=0
   for am_path in "$am_before_dir"/*/; do
     am_path=${am_path%/}
@@ -14,14 +14,14 @@ am_newest_attempt() { # sets am_newest, 0 without one
   done
 }
 
-am_outcome_in() { # VERDICT_FILE; sets am_outcome and am_judged (the attempt that it is about), empty without it
+am_outcome_in() { # VERDICT_FILE; sets am_outcome, and am_judged (the number of its attempt); empty without the file
   am_outcome='' am_judged=''
   [ -s "$1" ] || return 0
   am_outcome=$(sed -n 's/^  "outcome": "\([a-z_]*\)".*/\1/p' "$1") || true
   am_judged=$(sed -n 's/^  "attempt": \([0-9]*\).*/\1/p' "$1") || true
 }
 
-am_has_complete_checkpoint() { # DIRECTORY; by the rules of completeness.py, and no where those read more than names
+am_has_complete_checkpoint() { # DIRECTORY; by the rules of completeness.py that need only file names; fails for other formats
   [ -d "$1" ] || return 1
   (cd "$1" && find . -type f -exec stat -c '%s %n' {} +) 2>/dev/null | awk '
     { size = $1; sub(/^[0-9]+ \.\//, ""); file = $0; name = file; sub(/^.*\//, "", name) }
@@ -107,7 +107,7 @@ am_look() {
   am_found=finished
 }
 
-am_decide() { # WORD; sets am_decision to what is decided, by this call or before it
+am_decide() { # WORD; sets am_decision to the first decision, which may be an earlier one
   ln -s "decided.$1" "$am_attempt_dir/$am_decision_file" 2>/dev/null || true
   am_decision=$(readlink "$am_attempt_dir/$am_decision_file") || am_decision=
 }

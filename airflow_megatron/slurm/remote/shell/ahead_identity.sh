@@ -4,7 +4,7 @@
 # change the directory of the new attempt.
 
 am_is_queued_ahead() {
-  for am_try in 1 2 3 4 5 6 7 8 9 10; do # the file may show late
+  for am_try in 1 2 3 4 5 6 7 8 9 10; do # the file may become visible late
     am_ahead_name='' am_token_there=''
     if [ -s "$am_attempt_dir/$am_ahead_file" ]; then
       read -r am_ahead_name am_token_there am_ahead_rest <"$am_attempt_dir/$am_ahead_file" || true

@@ -2,7 +2,7 @@
 # Functions of queue_ahead.py's scripts; they use am_squeue and am_scancel.
 # The process that creates the link $am_decision_file first decides: the job at its start (start, back), or one of these.
 
-am_decide() { # ATTEMPT_DIR WORD; sets am_decision to what is decided, empty when nothing can be written there
+am_decide() { # ATTEMPT_DIR WORD; sets am_decision to the first decision; empty if the directory is not writable
   ln -s "decided.$2" "$1/$am_decision_file" 2>/dev/null || true
   am_decision=$(readlink "$1/$am_decision_file") || am_decision=
 }
@@ -11,7 +11,7 @@ am_failed() { # TEXT
   printf 'failed %s\n' "$(printf '%s' "$1" | tr '\n' ' ')"
 }
 
-am_cancel_named() { # NAME…; in this order; fails when the queue cannot be read
+am_cancel_named() { # NAME…; cancels jobs by name, in this order; fails if the queue cannot be read
   am_ids=
   for am_name; do
     am_rows=$(am_squeue --me -h -n "$am_name" -o 'queue|%A|%j' 2>&1) || {
@@ -29,14 +29,14 @@ am_cancel_named() { # NAME…; in this order; fails when the queue cannot be rea
   esac
 }
 
-am_free() { # ATTEMPT_DIR; its number is free again
+am_free() { # ATTEMPT_DIR; makes its number available again
   rm -rf "${1:?}/$am_secrets_folder" # delivered (secret_delivery.py)
   am_error=$(mv "$1" "$1.withdrawn.$(date +%s).$$" 2>&1) && return
   am_failed "$am_error"
   return 1
 }
 
-am_take_up() { # ATTEMPT_DIR; prints taken, or freed
+am_take_up() { # ATTEMPT_DIR; takes over a queued attempt; prints taken or freed
   if [ ! -s "$1/$am_ahead_file" ]; then
     printf 'taken\n'
     return
@@ -69,7 +69,7 @@ am_waiting() { # prints the names of jobs that wait for others to end
   printf '%s\n' "$am_rows" | awk -F'|' '$1 == "queue" && $4 == "Dependency" { print "waiting " $5 }'
 }
 
-am_withdraw() { # STAGE_DIR…; those that wait for others first
+am_withdraw() { # STAGE_DIR…; withdraws queued attempts, those that wait for others first
   am_index=0
   am_names=
   am_freed=

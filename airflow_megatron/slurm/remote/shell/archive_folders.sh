@@ -3,11 +3,11 @@
 
 am_fail() { printf 'failed %s\n' "$*"; }
 
-am_archive() { # FOLDER…: puts folders below am_root into one archive, complete or not at all
+am_archive() { # FOLDER…: creates one archive of folders below am_root; an incomplete archive never becomes visible
   cd -P "$am_root" 2>/dev/null || { am_fail "there is no $am_root"; return; }
   if [ -z "$am_to" ]; then
     command -v zstd >/dev/null 2>&1 && am_to=$am_default.tar.zst || am_to=$am_default.tar.gz
-    mkdir -p "${am_to%/*}" || { am_fail "${am_to%/*} cannot be made"; return; }
+    mkdir -p "${am_to%/*}" || { am_fail "${am_to%/*} cannot be created"; return; }
   fi
   case $am_to in
     *.tar.zst) am_pack='zstd -q -T0' ;;
@@ -19,7 +19,7 @@ am_archive() { # FOLDER…: puts folders below am_root into one archive, complet
     if [ -L "./$am_one" ]; then am_fail "$am_root/$am_one is a symbolic link"; return; fi
     if [ ! -d "./$am_one" ]; then am_fail "there is no $am_root/$am_one"; return; fi
   done
-  am_parts=$(mktemp -d "${am_to%/*}/.archive.XXXXXX") || { am_fail "${am_to%/*} cannot be written to"; return; }
+  am_parts=$(mktemp -d "${am_to%/*}/.archive.XXXXXX") || { am_fail "${am_to%/*} is not writable"; return; }
   trap 'rm -rf "$am_parts"' EXIT
   printf '%s' "$am_extra" | base64 -d | tar -xzf - -C "$am_parts" 2>"$am_parts/.errors" ||
     { am_fail "$(head -n 1 "$am_parts/.errors")"; return; }

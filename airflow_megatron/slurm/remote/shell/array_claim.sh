@@ -17,7 +17,7 @@ am_forget_secrets() { # TASK
   fi
 }
 
-am_give_up_tasks() { # as owner of the array's claim: nothing was submitted, and for am_only nothing will be
+am_give_up_tasks() { # as owner of the array's claim, after no submission: releases all tasks, or only am_only
   am_mine=$am_generation
   am_still_newest || return
   if am_read_id || am_started_lately "$am_dir/claim.$((am_mine - 1))"; then
@@ -26,7 +26,7 @@ am_give_up_tasks() { # as owner of the array's claim: nothing was submitted, and
     return
   fi
   for am_task in "$am_dir"/tasks/${am_only:-*}; do
-    am_forget_secrets "$am_task" # before somebody else claims the attempt, and delivers them anew
+    am_forget_secrets "$am_task" # before another caller claims the attempt and delivers them again
     if [ -d "$am_task" ] && ! printf '' >"$am_task/released"; then
       am_release
       am_refuse_unwritable "$am_task"
@@ -52,7 +52,7 @@ am_task_id() { # ARRAY_ID INDEX ARRAY_NAME; prints a task's record; an array's i
   printf '%s_%s;%s;%s\n' "${1%%;*}" "$2" "$am_cluster" "$3"
 }
 
-am_ask_array() { # of am_claim, an array's; succeeds when answered, fails when the attempt may be claimed again
+am_ask_array() { # determines the outcome of am_claim, an array's; succeeds if it answered, fails if the attempt may be claimed
   read -r am_array_name am_array_dir <"$am_claim/array"
   am_index=$(readlink "$am_claim")
   am_index=${am_index##*/}

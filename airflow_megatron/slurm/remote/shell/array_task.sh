@@ -8,7 +8,7 @@ if [ -z "$am_work_dir" ] || ! cd "$am_work_dir"; then
   echo "airflow-megatron: task $SLURM_ARRAY_TASK_ID of $am_array_dir cannot begin on $(uname -n)" >&2
   exit 73
 fi
-AIRFLOW_MEGATRON_ARRAY_TASK=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # what job_guard.sh takes for its job's id
+AIRFLOW_MEGATRON_ARRAY_TASK=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # job_guard.sh uses it as its job's id
 export AIRFLOW_MEGATRON_ARRAY_TASK
 read -r am_interpreter <"$am_attempt_dir/$am_script_file"
 # shellcheck disable=SC2086 # as the kernel does: the program and its argument

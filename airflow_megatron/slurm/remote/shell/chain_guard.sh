@@ -3,7 +3,7 @@
 # Variables: am_attempt_dir, am_previous_dir, am_tracker, am_train_iters, am_resumable_exit_codes (exit codes). The
 # previous attempt may have no verdict yet, so the guard prevents a start after the end of the training.
 
-am_previous_code() { # prints the exit code of an attempt before that crashed: neither done, nor asked to stop
+am_previous_code() { # prints the exit code of the previous attempt if it crashed: not finished and not told to stop
   am_exit_record "$am_previous_dir"
   [ -s "$am_exit_path" ] || return 0
   sed -n 's/^{"exit_code": \([0-9]*\), "signal": null,.*/\1/p' "$am_exit_path"
@@ -12,14 +12,14 @@ am_previous_code() { # prints the exit code of an attempt before that crashed: n
 am_iteration=
 if [ -s "$am_tracker" ]; then read -r am_iteration <"$am_tracker" || true; fi
 if [ "$am_iteration" = "$am_train_iters" ]; then
-  echo "airflow-megatron: iteration $am_iteration is the last one; this attempt has nothing to do"
+  echo "airflow-megatron: iteration $am_iteration is the last one; this attempt does not run"
   exit 0
 fi
 am_code=$(am_previous_code)
 case " $am_resumable_exit_codes " in
   *" ${am_code:-0} "*) ;;
   *)
-    echo "airflow-megatron: the attempt before ended with exit code $am_code; this one does not run"
+    echo "airflow-megatron: the previous attempt ended with exit code $am_code; this one does not run"
     exit "$am_code"
     ;;
 esac

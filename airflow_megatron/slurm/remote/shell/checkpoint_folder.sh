@@ -6,14 +6,14 @@ am_plain() { # NUMBER; sets am_plain to it without leading zeros
   while [ "${am_plain#0}" != "$am_plain" ] && [ "$am_plain" != 0 ]; do am_plain=${am_plain#0}; done
 }
 
-am_named() { # ITERATION; sets am_name to its directory: DeepSpeed's where there is one, or was one set aside to am_prefix
+am_named() { # ITERATION; sets am_name to its directory: DeepSpeed's if it exists, also as renamed to am_prefix
   am_name=$(printf 'iter_%07d' "$1")
   for am_found in "$am_dir/global_step$1" "$am_dir/${am_prefix}global_step$1"; do
     [ ! -d "$am_found" ] || am_name=global_step$1
   done
 }
 
-am_tracker_read() { # sets am_tracker, empty without one; fails when it is a directory
+am_tracker_read() { # sets am_tracker; empty if there is none; fails if it is a directory
   am_tracker=
   [ ! -d "$am_dir/$am_tracker_file" ] || return
   [ -f "$am_dir/$am_tracker_file" ] && read -r am_tracker <"$am_dir/$am_tracker_file"
@@ -36,7 +36,7 @@ am_tracker_write() {
   return 1
 }
 
-am_set_aside() { # PATH PREFIX; renames it beside itself, sets am_to
+am_set_aside() { # PATH PREFIX; renames it in its folder, sets am_to
   am_to=${1%/*}/$2${1##*/}
   am_number=1
   while [ -e "$am_to" ] || [ -L "$am_to" ]; do

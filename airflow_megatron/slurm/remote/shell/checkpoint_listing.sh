@@ -36,7 +36,7 @@ AM_FOLDERS
     fi
     am_index=$((am_index + 1))
   done
-  for am_folder; do # all files of each: from iteration 0 on
+  for am_folder; do # list the files of all checkpoints, from iteration 0 on
     set -- "$@" 0 "$am_folder"
     shift
   done

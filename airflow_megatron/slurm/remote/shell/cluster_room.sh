@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154
 # Functions of cluster_room.py's script; they use am_sinfo and am_sbatch. Calls follow.
 
-am_partition() { # [PARTITION]; whether it takes and starts jobs
+am_partition() { # [PARTITION]; prints its state (up, down, drain, inact)
   if [ -n "${1:-}" ]; then
     am_answer=$(am_sinfo -h -o '%a' -p "$1" 2>/dev/null)
   else
@@ -10,7 +10,7 @@ am_partition() { # [PARTITION]; whether it takes and starts jobs
   printf 'partition %s\n' "$(printf '%s\n' "$am_answer" | head -n 1)"
 }
 
-am_estimate() { # a job script on standard input; seconds until Slurm would start it, or why it refuses it
+am_estimate() { # job script on standard input; prints the seconds until Slurm would start it, or the reason of a refusal
   am_answer=$(am_sbatch --test-only 2>&1)
   case $am_answer in
     *' to start at '*)

@@ -1,13 +1,13 @@
 # shellcheck shell=sh disable=SC2154,SC2034
 # Part of submit.sh's scripts, see secret_delivery.py; values are arguments of shell functions, never of a process.
 
-am_open_secrets() { # sets am_secrets, a folder of ours that nobody else can enter; not a link that was there before
+am_open_secrets() { # sets am_secrets, a private folder of this user; fails for an existing link
   am_secrets=$1/$am_secrets_folder
   mkdir -m 700 "$am_secrets" 2>/dev/null
   if [ ! -h "$am_secrets" ] && [ -d "$am_secrets" ]; then
     case $(stat -c '%u %a' "$am_secrets") in "$(id -u) "*700) return ;; esac
   fi
-  am_trouble="$am_secrets is not a folder of our own that is closed to others, or cannot be made; remove it"
+  am_trouble="$am_secrets is not a private folder of this user, or cannot be created; remove it"
   return 1
 }
 

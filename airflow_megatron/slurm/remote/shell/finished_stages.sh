@@ -5,7 +5,7 @@ am_newline='
 '
 am_found=
 
-am_point() { # [INDEX DIRECTORY]...; notes the stages up to the first one without a verdict
+am_point() { # [INDEX DIRECTORY]...; collects the stages up to the first one without a verdict
   while [ $# -gt 0 ]; do
     [ -s "$2/$am_verdict_file" ] || return 0
     am_found=$am_found$1\ $2$am_newline

@@ -17,7 +17,7 @@ am_sample_gpus() { # NODES SECONDS COMMAND; on each node, until the training has
   am_sampler=$!
 }
 
-am_stop_sampling() { # keeps the status of the command before it
+am_stop_sampling() { # keeps the exit status of the previous command
   am_status=$?
   if [ -n "$am_sampler" ]; then kill "$am_sampler" 2>/dev/null || true; fi
   wait "$am_sampler" 2>/dev/null || true

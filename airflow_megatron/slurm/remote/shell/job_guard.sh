@@ -28,11 +28,11 @@ am_record_exit() { # EXIT_STATUS
   if [ "$1" -eq 0 ] && [ -z "$am_signal" ] && [ -d "$am_attempt_dir/$am_secrets_folder" ]; then rm -rf "${am_attempt_dir:?}/$am_secrets_folder"; fi
 }
 
-am_end_provenance() { # what a short job runs with may still be being written (provenance.sh)
+am_end_provenance() { # after a short job, provenance.sh may still be writing its record
   if [ -z "$am_signal" ] && [ -n "${am_provenance_job-}" ]; then wait "$am_provenance_job" 2>/dev/null || true; fi
 }
 
-am_publish_record() { # the record where others look for it
+am_publish_record() { # writes the record to the path where it is read
   cp "$am_attempt_dir/$am_run_folder/exit.$am_launch.json" "$am_attempt_dir/$am_exit_file.$am_job_id" &&
     mv -f "$am_attempt_dir/$am_exit_file.$am_job_id" "$am_attempt_dir/$am_exit_file"
 }
@@ -44,10 +44,15 @@ am_stop() { # SIGNAL
 }
 
 # am_run COMMAND…
-# Runs COMMAND, forwards signals to it at once, and waits for its end.
+# Runs COMMAND, forwards signals to it at once, and waits for its end. A signal that came earlier ends the job.
 am_run() {
+  if [ -n "$am_signal" ]; then
+    echo "airflow-megatron: job $am_job_id got signal $am_signal before its command began; it does not run" >&2
+    return 143
+  fi
   "$@" 9>&- &
   am_child=$!
+  if [ -n "$am_signal" ]; then kill -s "$am_stop_signal" "$am_child" 2>/dev/null || true; fi
   am_status=
   while :; do
     am_interrupted=
@@ -66,20 +71,20 @@ am_file_value() { # PATH; prints its first line, which an earlier job wrote
   am_value=
   if [ -r "$1" ]; then IFS= read -r am_value <"$1" || true; fi
   if [ -z "$am_value" ]; then
-    echo "airflow-megatron: $1 holds no value on $(uname -n)" >&2
+    echo "airflow-megatron: $1 contains no value on $(uname -n)" >&2
     return 66
   fi
   printf '%s' "$am_value"
 }
 
-am_own_attempt() { # one job runs an attempt; the same job after a requeue may go on
-  for am_try in 1 2 3 4 5 6 7 8 9 10; do # the submitter records the id within moments of our start
+am_own_attempt() { # only one job may run an attempt; the same job may run again after a requeue
+  for am_try in 1 2 3 4 5 6 7 8 9 10; do # the submitter records the id shortly after our start
     if [ -s "$am_attempt_dir/$am_job_id_file" ] || [ -d "$am_attempt_dir/$am_run_folder" ]; then break; fi
     sleep 1
   done
   am_recorded=
   if [ -s "$am_attempt_dir/$am_job_id_file" ]; then IFS=';' read -r am_recorded am_cluster <"$am_attempt_dir/$am_job_id_file" || true; fi
-  case $am_recorded in *[!0-9]*) am_recorded= ;; esac # damaged: as good as none
+  case $am_recorded in *[!0-9]*) am_recorded= ;; esac # ignore a damaged record
   am_owner=$am_recorded
   if [ -z "$am_recorded" ] || [ "$am_recorded" = "$am_job_id" ]; then
     if mkdir "$am_attempt_dir/$am_run_folder" 2>/dev/null; then
@@ -109,7 +114,7 @@ am_alone() {
   touch "$am_attempt_dir/$am_run_folder/lock.$am_launch" 2>/dev/null || return 0 # a failing exec would end the script
   exec 9>>"$am_attempt_dir/$am_run_folder/lock.$am_launch"
   if ! flock -n 9; then
-    echo "airflow-megatron: job $am_job_id runs already, Slurm has started it again, on $(uname -n); waiting for its end"
+    echo "airflow-megatron: job $am_job_id is already running; Slurm started it again, on $(uname -n); waiting for its end"
     flock 9 || true
   fi
 }
@@ -121,11 +126,11 @@ am_has_ended_well() {
 am_own_attempt
 if command -v flock >/dev/null; then am_alone; fi
 if am_has_ended_well; then
-  echo "airflow-megatron: job $am_job_id has run before and ended well; Slurm has started it again, on $(uname -n)"
+  echo "airflow-megatron: job $am_job_id has already succeeded; Slurm started it again, on $(uname -n)"
   am_publish_record
   exit 0
 fi
-if [ -e "$am_attempt_dir/$am_exit_file" ]; then # requeued: keep the record of the run before
+if [ -e "$am_attempt_dir/$am_exit_file" ]; then # requeued: keep the record of the previous run
   mv -f "$am_attempt_dir/$am_exit_file" "$am_attempt_dir/${am_exit_file%.json}.$((${SLURM_RESTART_COUNT:-1} - 1)).json"
 fi
 trap 'am_status=$?; trap - EXIT; am_record_exit "$am_status"; am_end_provenance; exit "$am_status"' EXIT

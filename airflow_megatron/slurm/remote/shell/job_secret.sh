@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2088
 # Part of job scripts with secrets. Works under "set -eu" of the job script.
 
-am_secret() { # NAME FILE; exports what a file holds that is our own and closed to everybody else
+am_secret() { # NAME FILE; exports the content of a file, which must belong to this user and be closed to all others
   am_secret_tracing=$-
   { set +x; } 2>/dev/null
   am_secret_file=$2 am_secret_wrong='' am_secret_value=''

@@ -54,13 +54,13 @@ am_accounting() {
   am_format=$1 am_per_call=$2 am_ended=$3 am_calls=$4
   shift 4
   am_chunks=$({
-    printf '%s\n' "$am_queue"
-    printf '=\n'
     printf '%s\n' "$@"
+    printf '=\n'
+    printf '%s\n' "$am_queue"
   } | awk -F'|' -v per_call="$am_per_call" -v ended="^($am_ended)" '
     function mark(id,   array, parts, n, part, bounds, m, step, task) { # 7_[1-3,8-12:2%4]: waiting tasks
       active[id] = 1
-      if (!match(id, /_\[/)) return
+      if (!match(id, /_\[/) || !(substr(id, 1, RSTART - 1) in arrays)) return
       array = substr(id, 1, RSTART)
       id = substr(id, RSTART + 2)
       sub(/[]%].*/, "", id)
@@ -71,13 +71,16 @@ am_accounting() {
         for (task = bounds[1] + 0; task <= bounds[m > 1 ? 2 : 1] + 0; task += step) active[array task] = 1
       }
     }
-    $1 == "=" { ids = 1; next }
-    !ids { sub(/\+[0-9]+$/, "", $1); if ($2 !~ ended) mark($1); next }
-    !($1 in active) {
-      line = line sep $1; sep = ","
-      if (++n == per_call) { print line; line = sep = ""; n = 0 }
-    }
-    END { if (n) print line }')
+    !rows && $1 == "=" { rows = 1; next }
+    !rows { ids[++asked] = $1; sub(/_.*/, "", $1); arrays[$1]; next }
+    { sub(/\+[0-9]+$/, "", $1); if ($2 !~ ended) mark($1) }
+    END {
+      for (i = 1; i <= asked; i++) if (!(ids[i] in active)) {
+        line = line sep ids[i]; sep = ","
+        if (++n == per_call) { print line; line = sep = ""; n = 0 }
+      }
+      if (n) print line
+    }')
   for am_chunk in $am_chunks; do
     am_rows=$(am_sacct -X -n -P "--delimiter=|$am_mark|" -j "$am_chunk" -o "$am_format" 2>&1)
     am_status=$?
@@ -93,10 +96,20 @@ am_accounting() {
 }
 
 # am_one_liners PATH…; prints the first line of each existing file. The shell reads byte by byte, so files that are too
-# large (written by a job) are not read.
+# large (written by a job) are not read. A job may put a pipe in place of a file at any moment, which would block the
+# shell: "one_liners_cut" is printed if the files after the last line were not read in 10 s.
 am_one_liners() {
   am_large=$(for am_file; do printf '%s%s\0' "$am_root" "$am_file"; done |
     xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 0 -size +16' find 2>/dev/null)
+  am_first_lines "$@" &
+  am_reader=$!
+  { sleep 10 && kill -9 $am_reader; } >/dev/null 2>&1 &
+  am_watch=$!
+  wait $am_reader 2>/dev/null || printf 'one_liners_cut\n'
+  kill $am_watch 2>/dev/null
+}
+
+am_first_lines() {
   am_index=0
   for am_file; do
     am_file=$am_root$am_file
@@ -115,6 +128,7 @@ am_one_liners() {
     fi
     am_index=$((am_index + 1))
   done
+  return 0
 }
 
 # Script of a separate shell with arguments FROM PATH…: prints as N the iter_* and global_step* directories before
@@ -247,7 +261,7 @@ am_commands() {
   am_answers=$(mktemp -d) || return 0
   for am_text; do
     (
-      timeout "$am_seconds" bash -c "$am_text" </dev/null >"$am_answers/$am_index.out" 2>/dev/null
+      timeout -k 2 "$am_seconds" bash -c "$am_text" </dev/null >"$am_answers/$am_index.out" 2>/dev/null
       printf 'R %s %s ' "$am_index" "$?"
       head -c 4096 "$am_answers/$am_index.out" | base64 | tr -d '\n'
       printf '\n'

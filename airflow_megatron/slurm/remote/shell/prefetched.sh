@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Refuse to start a job that runs offline if files that were to be fetched before are not there.
+# Refuse to start an offline job if prefetched files are missing.
 
-# The first argument has the lines of the variable that the plan wrote: the cache, the sweep, key and name of each item.
+# The first argument has the lines that the plan wrote: the cache, the sweep, then key and name of each item.
 am_check_prefetched() {
   local home sweep key name size path line many text=''
   local -a lines missing=()

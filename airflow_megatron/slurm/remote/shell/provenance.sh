@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154,SC2016
 # Included by provenance.py; it uses am_python, am_inputs, and for a job in a container am_image and am_in_container.
 
-am_digest() { # PATH: what identifies a large file cheaply
+am_digest() { # PATH: prints a cheap identification of a large file
   am_stat=$(stat -L -c '"bytes": %s, "modified": %Y' "$1" 2>/dev/null) || { printf '"bytes": null'; return; }
   [ -f "$1" ] || { printf '%s' "$am_stat"; return; }
   am_sum=$(head -c 1048576 "$1" 2>/dev/null | sha256sum)
@@ -10,7 +10,7 @@ am_digest() { # PATH: what identifies a large file cheaply
 
 am_git() { git -c 'safe.directory=*' -C "$@" 2>/dev/null; }
 
-am_commit() { # FOLDER: its commit, and whether files differ from it
+am_commit() { # FOLDER: prints its commit, and whether files differ from it
   am_id=$(am_git "$1" rev-parse HEAD) || am_id=
   case $am_id in '' | *[!0-9a-f]*) printf '"commit": null'; return ;; esac
   am_changed=null
@@ -22,7 +22,7 @@ am_commit() { # FOLDER: its commit, and whether files differ from it
 
 am_plain_packages() { grep -x '[A-Za-z0-9._-]*==[0-9A-Za-z.+!_]*' | head -n 10000 || true; }
 
-am_kept_list() { # FOLDER: the file that keeps what the image holds: for good of a file, for a day of a registry's image
+am_kept_list() { # FOLDER: sets am_kept, the cached package list of the image; that of a registry's image is valid for a day
   am_identity=$(am_digest "$am_image")
   am_sum=$(printf '%s %s %s' "$am_image" "$am_identity" "$am_python" | sha256sum)
   am_kept=$1/image-${am_sum%% *}
@@ -32,7 +32,7 @@ am_kept_list() { # FOLDER: the file that keeps what the image holds: for good of
   esac
 }
 
-am_packages() { # FOLDER: the packages that the job sees; no container is started for what is kept of its image
+am_packages() { # FOLDER: prints the packages that the job sees; starts a container only if there is no cached list
   [ -n "$am_image" ] || { am_packages_here; return 0; }
   am_kept_list "$1"
   if [ ! -s "$am_kept" ]; then
@@ -53,7 +53,7 @@ am_write_record() { # FILE ENVIRONMENT
   printf '{%s, "environment": %s, "host": "%s"}\n' "$(am_inputs)" "$2" "$(am_host)" >"$1.new" && mv -f "$1.new" "$1"
 }
 
-am_record_provenance() { # FILE FOLDER: once for an attempt; the list of packages once for all that have the same ones
+am_record_provenance() { # FILE FOLDER: called once for an attempt; attempts with the same packages share one list
   [ ! -e "$1" ] || return 0
   # the job may end before the packages in its container are listed
   [ -z "$am_image" ] || am_write_record "$1" null

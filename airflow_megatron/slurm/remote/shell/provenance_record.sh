@@ -2,7 +2,7 @@
 # Included by provenance.py.
 
 am_last=
-am_read() { # NUMBER STAGE_DIR ENVIRONMENTS: the newest record of a stage, unless a stage before had one
+am_read() { # NUMBER STAGE_DIR ENVIRONMENTS: prints the newest record of a stage, unless an earlier stage had one
   [ -z "$am_last" ] || return 0
   for am_one in "$2"/[0-9]*/provenance.json; do
     if [ -s "$am_one" ]; then am_last=$am_one; fi

@@ -7,11 +7,11 @@ am_announce() { # PHASE
   printf '%s %s %s %s %s %s\n' "$am_host" $$ "${am_start:--}" "$am_arrived" "$1" "$am_jobs" >"$am_place"
 }
 
-am_submitting() { # from here on a job may come of this caller, even if it dies
+am_submitting() { # from now on this caller may create a job, even if it is killed
   am_try am_announce submitting
 }
 
-am_leave() { # [ALL]; with ALL, whatever an earlier caller for the same attempt left
+am_leave() { # [ALL]; removes this caller; with ALL, also earlier callers for the same attempt
   if [ $# -gt 0 ]; then
     rm -f "$am_places/$am_name,"*
   elif [ -n "$am_place" ]; then
@@ -19,13 +19,13 @@ am_leave() { # [ALL]; with ALL, whatever an earlier caller for the same attempt 
   fi
 }
 
-am_callers() { # prints place|SINCE|JOBS|NAME of everybody announced; removes what the dead left
+am_callers() { # prints place|SINCE|JOBS|NAME of all announced callers; removes those that have died
   am_now=$(date +%s)
   for am_path in "$am_places"/*; do
     am_caller_host='' am_caller_pid='' am_caller_start='' am_since='' am_phase='' am_count=''
     [ -e "$am_path" ] || continue
     read -r am_caller_host am_caller_pid am_caller_start am_since am_phase am_count <"$am_path"
-    if [ -z "$am_count" ]; then # being written
+    if [ -z "$am_count" ]; then # not written completely yet
       am_since=$(stat -c %Y "$am_path" 2>/dev/null) || continue
       am_caller_host='' am_phase=counting am_count=1
     fi
@@ -88,7 +88,7 @@ am_take_place() {
   mkdir -p "$am_places" && am_announce counting
 }
 
-am_await_room() { # succeeds when the limits leave room; answers if not
+am_await_room() { # succeeds if the limits leave room; otherwise answers
   am_arrived=$(date +%s)
   am_place=$am_places/$am_name,$am_token.$$
   am_try am_take_place || {

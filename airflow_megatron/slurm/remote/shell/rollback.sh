@@ -44,7 +44,7 @@ am_rollback() {
     return
   }
   set +f
-  # outputs made from the newer checkpoints are made again from their replacements
+  # outputs of the newer checkpoints will be created again from their replacements
   am_newer "$4" "$2" "$am_dir"/iter_* "$am_dir"/global_step* \
     "$1/$am_converted_marks_folder"/iter_*.done "$1/$am_converted_folder"/iter_* "$1/$am_evaluations_folder"/iter_* || return
   printf 'rolled_back\n'

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Included by run_folders.py.
 
-am_folder() { # NUMBER ROOT PATH [remove]: says how large a folder below ROOT is, and removes it
+am_folder() { # NUMBER ROOT PATH [remove]: prints the size of a folder below ROOT, and removes it if requested
   (
     cd -P "$2" 2>/dev/null || { printf 'absent %s\n' "$1"; exit; }
     am_rest=$3

@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154,SC2034
 # Functions of stage_records.py's script; calls of am_stage follow.
 
-am_show() { # WORD FILE; the file's lines, each after WORD; nothing of a file in am_large
+am_show() { # WORD FILE; prints the file's lines, each after WORD; ignores files in am_large
   [ -s "$2" ] && [ -f "$2" ] || return
   case $am_newline$am_large$am_newline in *"$am_newline$2$am_newline"*) return ;; esac
   while IFS= read -r am_line || [ -n "$am_line" ]; do printf '%s %s\n' "$1" "$am_line"; done <"$2"

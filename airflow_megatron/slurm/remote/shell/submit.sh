@@ -16,13 +16,13 @@ am_answer() { # STATUS MESSAGE
   printf 'status %s\nmessage %s\n' "$1" "$2"
 }
 
-am_try() { # COMMAND…; sets am_trouble to what it says when it fails
+am_try() { # COMMAND…; if it fails, sets am_trouble to its output
   am_trouble=$("$@" 2>&1) && return
-  [ $? -ne 137 ] || am_trouble="Killed $am_trouble" # SIGKILL: it could say nothing
+  [ $? -ne 137 ] || am_trouble="Killed $am_trouble" # SIGKILL leaves no message
   return 1
 }
 
-am_refuse_unwritable() { # DIRECTORY; because of am_trouble: full disks and killed commands are transient; everything else is permanent
+am_refuse_unwritable() { # DIRECTORY; classifies am_trouble: full disks and killed commands are transient, all else is permanent
   am_kind=refused
   case $am_trouble in
     *"No space left"* | *"uota exceeded"* | *Killed*)
@@ -38,7 +38,7 @@ am_is_number() { # TEXT
   case $1 in '' | *[!0-9]*) return 1 ;; esac
 }
 
-am_read_id() { # sets am_id from the record; a damaged record counts as none
+am_read_id() { # sets am_id from the record; ignores a damaged record
   am_id=
   [ -s "$am_dir/$am_job_id_file" ] && read -r am_id <"$am_dir/$am_job_id_file"
   am_digits=${am_id%%;*}
@@ -48,7 +48,7 @@ am_read_id() { # sets am_id from the record; a damaged record counts as none
   esac
 }
 
-am_clock() { # prints Unix seconds, seconds since the boot and its id: somebody may set the clock
+am_clock() { # prints Unix seconds, seconds since boot and the boot's id, because the clock may be set
   am_uptime='' am_boot=''
   [ -r /proc/uptime ] && read -r am_uptime am_rest </proc/uptime
   [ -r /proc/sys/kernel/random/boot_id ] && read -r am_boot </proc/sys/kernel/random/boot_id
@@ -69,11 +69,11 @@ am_age_of() { # FILE that am_clock wrote; sets am_age, in seconds
 }
 
 am_write_new() { # FILE
-  (umask 077 && cat >"$am_new") && mv -f "$am_new" "$1" # nobody else reads scripts and records
+  (umask 077 && cat >"$am_new") && mv -f "$am_new" "$1" # private to this user
 }
 
 am_put() { # FILE, content on standard input; atomic; sets am_trouble, so not in a pipeline
-  am_new=$1.$am_token.$$ # a caller may ask again, with its token, while its first call still runs
+  am_new=$1.$am_token.$$ # a caller may repeat its call, with the same token, while the first call still runs
   am_try am_write_new "$1" && return
   rm -f "$am_new"
   return 1
@@ -103,7 +103,7 @@ am_newest_claim() { # sets am_generation, 0 without a claim, and am_claim
   am_claim=$am_dir/claim.$am_generation
 }
 
-am_drop_old_claims() { # the last two explain what happened
+am_drop_old_claims() { # keeps the last two, to explain what happened
   for am_path in "$am_dir"/claim.*; do
     am_number=${am_path##*.}
     case $am_number in '' | *[!0-9]*) continue ;; esac
@@ -138,7 +138,7 @@ am_owner_state() { # sets am_owner (alive, dead, elsewhere), am_since (time of t
   fi
 }
 
-am_read_created() { # sets am_created and am_nonce; fails when the file is not there or damaged
+am_read_created() { # sets am_created and am_nonce; fails if the file is missing or damaged
   am_created=0 am_nonce=''
   [ -s "$am_dir/created" ] && read -r am_created am_nonce <"$am_dir/created"
   if am_is_number "$am_created" && [ -n "$am_nonce" ]; then return; fi
@@ -146,7 +146,7 @@ am_read_created() { # sets am_created and am_nonce; fails when the file is not t
   return 1
 }
 
-am_withdrawn_ids() { # prints the jobs that had this attempt's number before, and were withdrawn (queue_ahead.py)
+am_withdrawn_ids() { # prints the ids of withdrawn jobs that had the same attempt number (queue_ahead.py)
   for am_path in "$am_dir".withdrawn.*/"$am_job_id_file"; do
     [ -s "$am_path" ] || continue
     IFS=';' read -r am_one am_rest <"$am_path" || true
@@ -161,20 +161,20 @@ am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; f
     return 0
   fi
   if ! am_read_created && [ -e "$am_dir/created" ]; then
-    am_created=$(stat -c %Y "$am_dir/created") # damaged: any job of this name since then is taken for ours
+    am_created=$(stat -c %Y "$am_dir/created") # damaged: adopt any job of this name submitted since then
   fi
   am_rows=$(am_squeue --me -h -t all -n "$am_name" -o '%F|%T|%V|%k|%j' 2>&1) || {
     am_lookup_error="squeue: $am_rows"
     return 1
   }
   am_from=$(date -d "@$((am_created - 600))" +%Y-%m-%dT%H:%M:%S)
-  # Until tomorrow, because after a clock was set back the attempt could start after the end of the queried period.
+  # The period ends tomorrow, because after a clock was set back the attempt may start after the current time.
   am_more=$(am_sacct -X -D -n -P -u "$(id -u)" -S "$am_from" -E now+1day --name "$am_name" \
     -o JobID,State,Submit,Comment,JobName 2>&1) || {
     am_lookup_error="sacct: $am_more"
     am_more=
   }
-  # Accounting has the comment late (after the end of the job) or never; squeue's data on a job is valid there too, and
+  # Accounting has the comment late (after the end of the job) or never. squeue's data on a job is valid there too;
   # otherwise the submission time distinguishes an older job of the same name.
   am_found=$(printf '%s\n%s\n' "$am_rows" "$am_more" | awk -F'|' -v name="$am_name" -v prefix="$am_prefix" \
     -v nonce="$am_nonce" -v mine="$am_prefix$am_nonce:$am_name" -v from="$((am_created - 600))" \
@@ -189,12 +189,12 @@ am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; f
   [ -n "$am_found" ] && return 0
   case $am_lookup_error in
     '') return 0 ;;
-    *"accounting storage is disabled"*) return 0 ;; # squeue -t all and run/job_id have to do
+    *"accounting storage is disabled"*) return 0 ;; # only squeue -t all and run/job_id are available
   esac
   return 1
 }
 
-am_adopt() { # ID…; keeps the first
+am_adopt() { # ID…; keeps the first job and cancels the others that are pending
   am_first=$1
   shift
   am_record "$am_first"
@@ -215,13 +215,13 @@ am_printed_id() { # sets am_id from what sbatch printed
   [ -n "$am_id" ]
 }
 
-am_release() { # [ANSWER]; certain that no job came of this claim; a caller that did not hear the answer gets it later
+am_release() { # [ANSWER]; this claim certainly produced no job; ANSWER is kept for a caller whose connection was lost
   am_leave
   if [ -d "$am_dir/$am_secrets_folder" ] && [ ! -s "$am_dir/$am_job_id_file" ]; then rm -rf "${am_dir:?}/$am_secrets_folder"; fi
   printf '%s\n' "$am_token" "$@" >"$am_claim/released" || rm -rf "$am_claim"
 }
 
-am_repeat_answer() { # once, to a caller that asks again because its connection was lost while sbatch waited
+am_repeat_answer() { # repeats the answer once, for a caller whose connection was lost while sbatch waited
   [ -s "$am_claim/released" ] || return
   {
     read -r am_line
@@ -229,7 +229,7 @@ am_repeat_answer() { # once, to a caller that asks again because its connection 
   } <"$am_claim/released" && printf '' >"$am_claim/released"
 }
 
-am_resolve() { # an sbatch of unknown outcome: succeeds when answered, fails when the claim may be taken over
+am_resolve() { # determines the outcome of an sbatch; succeeds if it answered, fails if the claim may be taken over
   if am_printed_id; then
     am_record "$am_id"
     am_answer adopted "job ${am_id%%;*} was submitted by a call that ended before it could record it"
@@ -246,7 +246,7 @@ am_resolve() { # an sbatch of unknown outcome: succeeds when answered, fails whe
   fi
   am_age_of "$am_claim/sbatch.started"
   if [ "$am_age" -ge "$am_window" ]; then return 1; fi
-  am_answer pending "an sbatch of $am_name begun $am_age s ago has no known outcome; its job may show within $am_window s"
+  am_answer pending "an sbatch of $am_name begun $am_age s ago has no known outcome; its job may become visible within $am_window s"
 }
 
 # am_failure_kind EXIT_STATUS TEXT; sets am_kind to deferred, refused or unknown
@@ -274,12 +274,12 @@ am_failure_kind() {
     # munged is down, or clocks differ: possibly only the authentication of the controller's answer failed.
     *"authentication error"* | *"uthentication credential"* | *[Mm]"unge "*) am_kind=unknown ;;
   esac
-  # sbatch was killed, or its output did not fit on a full disk.
+  # sbatch was killed, or its output was lost on a full disk.
   if [ "$1" -gt 128 ] || [ -z "$2" ]; then am_kind=unknown; fi
   if [ "$am_kind" = refused ] && am_printed_id; then am_kind=unknown; fi
 }
 
-am_say_what_is_awaited() { # TEXT of sbatch
+am_report_wait_reason() { # TEXT of sbatch
   case $1 in
     *SubmitJob*Limit* | *"job submit limit"*)
       am_queued=$(am_squeue --me -h -r -o '%A' 2>/dev/null | grep -c '^[0-9]')
@@ -300,12 +300,12 @@ am_sbatch_outcome() { # EXIT_STATUS
   if [ "$1" -ne 0 ]; then
     am_failure_kind "$1" "$am_error"
     if [ "$am_kind" != unknown ]; then
-      am_said=$(
-        [ "$am_kind" = deferred ] && am_say_what_is_awaited "$am_error"
+      am_first_answer=$(
+        [ "$am_kind" = deferred ] && am_report_wait_reason "$am_error"
         am_answer "$am_kind" "sbatch (exit status $1): $am_error"
       )
-      am_release "$am_said"
-      printf '%s\n' "$am_said"
+      am_release "$am_first_answer"
+      printf '%s\n' "$am_first_answer"
       return
     fi
   fi
@@ -313,7 +313,7 @@ am_sbatch_outcome() { # EXIT_STATUS
   am_resolve || am_answer pending "sbatch of $am_name has no known outcome: $am_error"
 }
 
-am_still_newest() { # whether the claim is still ours; answers if not
+am_still_newest() { # whether the claim is still ours; answers if it is not
   am_newest_claim
   if [ "$am_generation" = "$am_mine" ]; then return 0; fi
   am_leave
@@ -321,7 +321,7 @@ am_still_newest() { # whether the claim is still ours; answers if not
   return 1
 }
 
-am_prepare() { # the files that sbatch needs
+am_prepare() { # writes the files that sbatch needs
   if ! am_read_created; then
     am_put_line "$am_dir/created" "$(date +%s) $am_token" || return
   fi

@@ -51,7 +51,7 @@ am_take_tasks() { # sets am_tasks, separated by commas
   am_make_directories && am_each_task am_take_task
 }
 
-am_leave_other_tasks() { # right before sbatch; fails when no task is left
+am_leave_other_tasks() { # releases tasks that others have submitted, right before sbatch; fails if no task is left
   for am_task in "$am_dir"/tasks/*; do
     case ",$am_tasks," in
       *",${am_task##*/},"*) ;;
@@ -59,7 +59,7 @@ am_leave_other_tasks() { # right before sbatch; fails when no task is left
     esac
   done
   [ -n "$am_tasks" ] && return
-  echo "every attempt of the array has been submitted by somebody else" >&2
+  echo "every attempt of the array has already been submitted by another caller" >&2
   return 1
 }
 

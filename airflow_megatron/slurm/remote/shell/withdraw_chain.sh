@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154
 # Body of attempt_chain.py's script; it uses am_stage_dir, am_after, am_squeue and am_scancel.
 
-am_chained() { # the attempts after am_after that were queued behind others, newest first
+am_chained() { # prints the attempts after am_after that were queued behind others, newest first
   for am_path in "$am_stage_dir"/*/"$am_chained_file"; do
     am_number=${am_path%/"$am_chained_file"}
     am_number=${am_number##*/}
@@ -13,7 +13,7 @@ am_chained() { # the attempts after am_after that were queued behind others, new
 am_withdraw() {
   am_numbers=$(am_chained)
   [ -n "$am_numbers" ] || return 0
-  # The newest first, because the end of one starts the next. Each is queried by name, because the name of another job may
+  # Newest first, because the end of one starts the next. Each is queried by name, because the name of another job may
   # contain a line break followed by text that looks like a row.
   am_ids=
   for am_number in $am_numbers; do

@@ -1,5 +1,5 @@
-"""AutoExperiment files: grammar, YAML, expressions, points and jobs, as that tool reads them.
+"""AutoExperiment files: grammar, YAML, expressions, points and jobs, with the semantics of that tool.
 
 Imports ``foreign``, ``native`` and the packages below.
-Others reach it through ``spec.dialects`` only.
+Other packages use it only through ``spec.dialects``.
 """

@@ -74,8 +74,21 @@ ARGUMENT_KEYS = (
     "NUM_GPUS",
     "TIME",
     "ITER",
+    "PARTITION",
+    "ACCOUNT",
+    "DISABLE_BIAS_LINEAR",
+    "CD_SCALE",
+    "MODEL_TYPE",
+    "ARCHITECTURE",
 )
 """The keys of a file whose values reach a job."""
+KEYS_OF: Mapping[str, str] = {
+    **{argument: key for key, argument in _ARGUMENTS.items()},
+    **{"data_path": "DATA_PATH", "disable_bias_linear": "DISABLE_BIAS_LINEAR", "nodes": "NODES"},
+    **{"gpus_per_node": "NUM_GPUS", "time": "TIME", "partition": "PARTITION", "account": "ACCOUNT"},
+}
+"""Argument or resource → the key that gives it."""
+_NO_BIAS = "--disable-bias-linear"
 _CLASS_NAME = re.compile(r"(\w+?)(?:ForCausalLM|LMHeadModel)\Z")
 _CONVERT_HELPER = re.compile(r"\bconvert_helper\.sh\s+\S+\s+\S+\s+([0-9]+)\b")
 _WHOLE = re.compile(r"[-+]?[0-9]+(?:\.0+)?\Z")
@@ -161,7 +174,7 @@ def builtin_jobs(
         iteration = (
             _start_iteration(own, instance, document) if instance.kind == "train" else _last_iteration(own)
         )
-        arguments = _arguments(own, instance) if instance.kind == "train" else _tool_params(own)
+        arguments = _arguments(own, instance, document) if instance.kind == "train" else _tool_params(own)
         checkpoint = instance.waits == "checkpoint" and parent is not None
         job = Job(
             name=name,
@@ -254,16 +267,16 @@ def _typed(value: Any) -> Any:
     return value
 
 
-def _arguments(params: Mapping[str, Any], instance: StageInstance) -> dict[str, Any]:
+def _arguments(params: Mapping[str, Any], instance: StageInstance, document: YamlDocument) -> dict[str, Any]:
     arguments = _script_arguments()
     for key, argument in _ARGUMENTS.items():
         if key in params and params[key] != "":
             value = params[key]
             floats = ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "clip_grad")
             arguments[argument] = value if argument in floats else _typed(value)
-    if "TRAIN_ITERS" in params:
+    if "train_iters" in arguments:
         arguments["eval_interval"] = arguments["train_iters"]
-    if "--disable-bias-linear" in str(params.get("DISABLE_BIAS_LINEAR", "")):
+    if _without_bias(params, document):
         arguments["disable_bias_linear"] = True
     if "DATA_PATH" in params:
         arguments["data_path"] = str(params["DATA_PATH"]).split()
@@ -272,6 +285,23 @@ def _arguments(params: Mapping[str, Any], instance: StageInstance) -> dict[str, 
     if instance.waits == "checkpoint":
         arguments["lr_warmup_iters"] = 0
     return arguments
+
+
+def _without_bias(params: Mapping[str, Any], document: YamlDocument) -> bool:
+    """Return whether DISABLE_BIAS_LINEAR gives the flag, which upstream's script puts into the command as it is.
+
+    :raises SpecError: for another text
+    """
+    given = params.get("DISABLE_BIAS_LINEAR", "")
+    if str(given).strip() not in ("", _NO_BIAS):
+        raise SpecError(
+            document.problem(
+                place_of(document, "DISABLE_BIAS_LINEAR"),
+                f"DISABLE_BIAS_LINEAR is {given!r}",
+                f'write "{_NO_BIAS}", or "" for biases',
+            )
+        )
+    return str(given).strip() == _NO_BIAS
 
 
 def _tool_params(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,27 +327,50 @@ def _architecture(params: Mapping[str, Any]) -> str | None:
 
 def _slurm(params: Mapping[str, Any], kind: StageKindName, document: YamlDocument) -> JobResources:
     """Return the resources: NODES and NUM_GPUS for training, one GPU for the rest; TIME is minutes, as for sbatch."""
-    numbers: dict[str, int] = {}
-    for key in ("NODES", "NUM_GPUS", "TIME"):
-        value = _typed(params.get(key, 1 if key == "NODES" else 0))
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise SpecError(
-                document.problem(
-                    place_of(document, key), f"{key} is {value!r}, not a whole number", "TIME is minutes"
-                )
-            )
-        numbers[key] = value
+    nodes, gpus, minutes = (
+        _number(params, key, default, document)
+        for key, default in (("NODES", 1), ("NUM_GPUS", 0), ("TIME", 0))
+    )
     train = kind == "train"
-    nodes = max(1, numbers["NODES"]) if train else 1
+    if train and gpus and gpus % nodes:
+        raise SpecError(
+            document.problem(
+                place_of(document, "NUM_GPUS"),
+                f"NUM_GPUS is {gpus}, which {nodes} NODES do not divide",
+                "NUM_GPUS counts the GPUs of all nodes",
+            )
+        )
     return JobResources(
-        nodes=nodes,
-        gpus_per_node=max(1, numbers["NUM_GPUS"] // nodes) if train else 1,
-        time=numbers["TIME"] * 60 or None,
-        partition=_word(params, "PARTITION"),
-        account=_word(params, "ACCOUNT"),
+        nodes=nodes if train else 1,
+        gpus_per_node=max(1, gpus // nodes) if train else 1,
+        time=minutes * 60 or None,
+        partition=_word(params, "PARTITION", document),
+        account=_word(params, "ACCOUNT", document),
     )
 
 
-def _word(params: Mapping[str, Any], key: str) -> str | None:
-    value = str(params.get(key) or "")
-    return value if re.fullmatch(r"[A-Za-z0-9_.,-]+", value) else None
+def _number(params: Mapping[str, Any], key: str, default: int, document: YamlDocument) -> int:
+    """Return a number of nodes, GPUs or minutes; a given one is from 1 on.
+
+    :raises SpecError: if it is no such number
+    """
+    value = _typed(params.get(key, default))
+    if isinstance(value, bool) or not isinstance(value, int) or value < (1 if key in params else 0):
+        hint = "TIME is minutes" if key == "TIME" else ""
+        message = f"{key} is {params[key]!r}, not a whole number from 1 on"
+        raise SpecError(document.problem(place_of(document, key), message, hint))
+    return value
+
+
+def _word(params: Mapping[str, Any], key: str, document: YamlDocument) -> str | None:
+    """Return the name of a partition or account; None for an empty one.
+
+    :raises SpecError: if it can be none
+    """
+    value = str(params.get(key, ""))
+    if value and not re.fullmatch(r"[A-Za-z0-9_.,-]+", value):
+        message = f"{key} is {value!r}, which cannot be its name"
+        raise SpecError(
+            document.problem(place_of(document, key), message, "use letters, digits, '_', '.' and '-'")
+        )
+    return value or None

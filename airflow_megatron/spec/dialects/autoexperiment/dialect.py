@@ -12,16 +12,24 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.dialects.autoexperiment.builtin import ARGUMENT_KEYS, builtin_jobs, builtin_tree
+from airflow_megatron.spec.dialects.autoexperiment.builtin import (
+    ARGUMENT_KEYS,
+    KEYS_OF,
+    builtin_jobs,
+    builtin_tree,
+)
 from airflow_megatron.spec.dialects.autoexperiment.expansion import expand_document
 from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, place_of, value_at
 from airflow_megatron.spec.dialects.autoexperiment.jobs import BUILTIN, ScriptTemplates, script_job
 from airflow_megatron.spec.dialects.autoexperiment.points import Outline, points_of
+from airflow_megatron.spec.dialects.autoexperiment.references import load_autoexperiment_yaml
+from airflow_megatron.spec.dialects.autoexperiment.unread import unread_keys
 from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS, unresolved_problems
 from airflow_megatron.spec.dialects.autoexperiment.warnings import document_warnings
-from airflow_megatron.spec.dialects.autoexperiment.yaml import load_autoexperiment_yaml
 from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
+from airflow_megatron.spec.foreign.omegaconf_yaml import take_over
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
 from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.stage_tree import StageInstance
@@ -38,6 +46,18 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
 
+_NOT_OF_BUILTIN = (
+    (
+        ("cmd", "sbatch_script", "output_file", "check_interval_secs", "termination_cmd", "termination_str"),
+        "submits, names and follows the jobs itself; options of sbatch stand in the cluster profile",
+    ),
+    (
+        ("start_condition_cmd",),
+        "does not ask it: a branch waits for checkpoint ITER, a conversion for new checkpoints",
+    ),
+)
+"""Fields of AutoExperiment, and what this project's own scripts do instead."""
+
 
 def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> AutoExperimentSweep:
     """Return the sweep that an AutoExperiment file describes.
@@ -47,7 +67,7 @@ def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> AutoExperimen
     :raises SpecError: if it is invalid
     """
     own, warnings = load_autoexperiment_yaml(document.text, document.file, permitted_variables())
-    own.sources = document.sources
+    take_over(own, document)
     sidecar.place_in(own)
     return AutoExperimentSweep(own, warnings, sidecar)
 
@@ -203,8 +223,8 @@ class AutoExperimentSweep(ForeignSweep):
         return {**common, **point.values}
 
     def place_of(self, stage: str, name: str) -> KeyPath:
-        """Return the place of a key in the file."""
-        return place_of(self.document, name)
+        """Return the place of a key in the file, or of the key that gives an argument of this project's own scripts."""
+        return place_of(self.document, name) or place_of(self.document, KEYS_OF.get(name, name))
 
     def missing_templates(self) -> list[Problem]:
         """Return the missing script templates; jobs that need them cannot be submitted."""
@@ -217,15 +237,27 @@ class AutoExperimentSweep(ForeignSweep):
         problems = []
         for template, count in counts.items():
             if not template:
-                message = f"{count:,} jobs have no template, so there is no script to submit"
+                message = (
+                    f"{counted(count, 'job has', 'jobs have')} no template, so there is no script to submit"
+                )
+            elif template == BUILTIN:
+                others = len(self.expansion.jobs) - count
+                message = (
+                    f"{counted(count, 'job has', 'jobs have')} template: {BUILTIN}, and "
+                    f"{counted(others, 'has', 'have')} another"
+                )
+                place = next(iter(self._places_of_template(template)), ())
+                problems.append(
+                    self.document.problem(place, message, f"write {BUILTIN} for all jobs or none")
+                )
+                continue
             elif self.templates.text(template) is None:
                 path = self.templates.path(template)
                 why = self.templates.why_missing(template)
-                message = f"{count:,} jobs need the script template {path}, {why}"
+                message = f"{counted(count, 'job needs', 'jobs need')} the script template {path}, {why}"
             else:
                 continue
-            places = [path for path in self.document.positions if path and path[-1] == "template"]
-            place = next((path for path in places if value_at(self.document.data, path) == template), ())
+            place = next(iter(self._places_of_template(template)), ())
             problems.append(
                 self.document.problem(
                     place, message, f"put it there, or set template: {BUILTIN} for this project's own scripts"
@@ -233,11 +265,40 @@ class AutoExperimentSweep(ForeignSweep):
             )
         return problems
 
+    def _places_of_template(self, template: str) -> Iterator[KeyPath]:
+        for path in self.document.positions:
+            if path and path[-1] == "template" and value_at(self.document.data, path) == template:
+                yield path
+
+    def _read_keys(self) -> set[str] | None:
+        """Return the keys that the jobs' templates read; None if one is missing."""
+        if self.builtin:
+            return {*ARGUMENT_KEYS}
+        read: set[str] = set()
+        for template in {str(job.params.get("template", "")) for job in self.expansion.jobs}:
+            if not template or self.templates.text(template) is None:
+                return None
+            read.update(self.templates.names(template))
+        return read
+
+    def _fields_without_effect(self) -> Iterator[Problem]:
+        """Yield a warning about the fields of AutoExperiment whose work this project's own scripts do differently."""
+        if not self.builtin:
+            return
+        for keys, why in _NOT_OF_BUILTIN:
+            places = [(key, place) for key in keys if (place := place_of(self.document, key))]
+            if places:
+                names = ", ".join(key for key, _ in places)
+                yield self.document.problem(places[0][1], f"{names}: template: {BUILTIN} {why}")
+
     def warnings(self) -> list[Problem]:
         """Return warnings about probably unintended values that the tool accepts, and missing templates."""
         return [
             *self.reading_warnings,
-            *document_warnings(self.document, self.expansion),
+            *document_warnings(self.document, self.expansion, builtin=self.builtin),
+            *unread_keys(self.document, self.document.text, self._read_keys(), builtin=self.builtin),
+            *self._fields_without_effect(),
+            *(() if self.builtin else self.unused_settings("container")),
             *self.missing_templates(),
         ]
 

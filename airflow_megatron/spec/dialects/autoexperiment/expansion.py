@@ -16,6 +16,7 @@ from airflow_megatron.spec.dialects.autoexperiment.resolution import (
     names_read,
     settle,
 )
+from airflow_megatron.spec.dialects.autoexperiment.unread import OWN_KEYS, near_key
 from airflow_megatron.spec.dialects.recognition import AUTOEXPERIMENT_KEYS
 from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.spec.dialects.autoexperiment.grammar import Axis, Choice
     from airflow_megatron.spec.documents.errors import Problem
-    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+    from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
 
 _REQUIRED = frozenset(AUTOEXPERIMENT_KEYS)
 _MAX_PLANS = 1_000
@@ -146,11 +147,13 @@ class _Expander:
         missing = [key for key in AUTOEXPERIMENT_KEYS if key not in job.params]
         taken = ", ".join(f"{choice.place[-1]} {choice.label}" for choice in job.choices if choice.named)
         where = f" at {taken}" if taken else ""
-        return self.document.problem(
-            (),
-            f"{', '.join(missing)} missing{where}",
-            f"every job needs {', '.join(AUTOEXPERIMENT_KEYS)}",
-        )
+        message = f"{', '.join(missing)} missing{where}"
+        for key in sorted(job.params.keys() - {*OWN_KEYS}):
+            if near := near_key(key, missing, 0.75):
+                return self.document.problem(
+                    place_of(self.document, key), f"{message}; there is {key!r}", near
+                )
+        return self.document.problem((), message, f"every job needs {', '.join(AUTOEXPERIMENT_KEYS)}")
 
     def _repeated(self, job: ExpandedJob) -> int:
         """Count the name of a job; return the number of repeated names so far."""
@@ -199,8 +202,21 @@ class _Expander:
             for place in chosen[0].keys() | chosen[1].keys()
             if place and chosen[0].get(place) != chosen[1].get(place)
         ]
+        if differing and self.names[name].params == second.params:
+            return f"{self._equal_items(chosen)}; remove one"
         keys = " and ".join(f"{{{key}}}" for key in sorted(set(differing)))
         return f"add {keys}, which varies, to name" if keys else "use every key that varies in name"
+
+    @staticmethod
+    def _equal_items(chosen: Sequence[Mapping[KeyPath, Choice]]) -> str:
+        """Return which items of which lists make two jobs with the same values."""
+        first, second = chosen
+        lists = [
+            f"items {first[place].index + 1} and {second[place].index + 1} of {place[-1]}"
+            for place in first
+            if place in second and first[place] != second[place]
+        ]
+        return f"{', '.join(lists) or 'two items'} give all keys the same values"
 
 
 class _Combination(NamedTuple):

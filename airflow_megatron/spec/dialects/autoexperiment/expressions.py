@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation, charge
+from airflow_megatron.spec.foreign.interpolation.eval import COMPARISONS, UNARY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +84,7 @@ def _parse_and_evaluate(text: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source, mode="eval")
-        begin_evaluation()
+        begin_evaluation(len(source) // 2)
         value = _evaluate(tree.body)
     except (RecursionError, MemoryError) as error:
         raise RefusedExpressionError("the expression is nested too deeply", "split it") from error
@@ -178,24 +179,6 @@ _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
-}
-_UNARY: Mapping[type, Callable[[Any], Any]] = {
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-    ast.Not: operator.not_,
-    ast.Invert: operator.invert,
-}
-_COMPARISON: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda item, items: item in items,
-    ast.NotIn: lambda item, items: item not in items,
 }
 
 
@@ -303,7 +286,7 @@ def _evaluate(node: ast.expr) -> Any:
                 else _refuse(node)
             )
         case ast.UnaryOp(kind, operand):
-            return _UNARY[type(kind)](_evaluate(operand))
+            return UNARY[type(kind)](_evaluate(operand))
         case ast.BoolOp(kind, parts):
             return _boolean(isinstance(kind, ast.And), parts)
         case ast.Compare(left, kinds, right_sides):
@@ -359,7 +342,7 @@ def _compare(left: ast.expr, kinds: Sequence[ast.cmpop], right_sides: Sequence[a
     result: Any = True
     for kind, right in zip(kinds, right_sides, strict=True):
         other = _evaluate(right)
-        result = _COMPARISON[type(kind)](value, other)
+        result = COMPARISONS[type(kind)](value, other)
         if not result:
             break
         value = other

@@ -9,11 +9,10 @@ stands still means a frozen job.
 from __future__ import annotations
 
 import functools
-import re
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.dialects.autoexperiment.commands import submit_command
 from airflow_megatron.spec.dialects.autoexperiment.expressions import (
     RefusedExpressionError,
     UnresolvedError,
@@ -40,8 +39,6 @@ DEFAULT_CHECK_INTERVAL_S = 900.0
 _SHORTEST_SILENCE_S = 1800.0
 _RESTART = RestartSection(rolled_over=None, failed=3, no_progress=0)
 BUILTIN = "builtin"
-
-_QUOTING = re.compile(r"[\\'\"]")
 
 
 class ScriptTemplates:
@@ -147,9 +144,9 @@ def script_job(
     """
     template = str(params.get("template", ""))
     script = templates.script(template, params) if template else None
-    log = _below(sweep_dir, str(params["output_file"]))
+    log = _below(sweep_dir, _text(params, "output_file", needed=True))
     interval = check_interval(params)
-    command = _words(str(params["cmd"]))
+    command = submit_command(_text(params, "cmd", needed=True), _text(params, "sbatch_script", needed=True))
     return Job(
         name=str(params["name"]),
         sweep=sweep,
@@ -167,8 +164,8 @@ def script_job(
         depends_on=(Dependency(parent.name, parent.stage, "condition"),) if parent else (),
         run_dir=run_dir,
         parent_dir=parent.run_dir if parent else None,
-        command=command,
-        slurm=_slurm(_options(command)),
+        command=command.words,
+        slurm=_slurm(command.options),
         restart=_RESTART,
         template=None if script is not None else str(templates.path(template)) if template else None,
         script=script,
@@ -193,7 +190,7 @@ def check_interval(params: Mapping[str, Any]) -> float:
     """
     value = params.get("check_interval_secs", DEFAULT_CHECK_INTERVAL_S)
     try:
-        seconds = float(value)
+        seconds = 0.0 if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
@@ -208,7 +205,7 @@ def finish_condition(params: Mapping[str, Any], log: str, directory: str) -> Con
     :raises ValueError: if ``termination_str`` is not a regular expression that linear time is enough for
     """
     parts: list[Condition] = []
-    pattern = str(params.get("termination_str") or "")
+    pattern = _text(params, "termination_str")
     if pattern:
         try:
             line_pattern(pattern)
@@ -223,30 +220,27 @@ def finish_condition(params: Mapping[str, Any], log: str, directory: str) -> Con
 
 
 def _answer(params: Mapping[str, Any], key: str, directory: str) -> Condition | None:
-    command = str(params.get(key) or "")
+    command = _text(params, key)
     return Condition("command", command=command, directory=directory, prints="1") if command else None
+
+
+def _text(params: Mapping[str, Any], key: str, *, needed: bool = False) -> str:
+    """Return the text of a key that AutoExperiment gives a shell, a pattern or a file system; empty without one.
+
+    :raises ValueError: for another value, which fails there, and for blanks
+    """
+    value = params.get(key) or ""
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is {value!r}, not a text; quote it if it is meant")
+    if not value.strip() and (needed or value):
+        raise ValueError(f"{key} is {'blank' if value else 'empty'}")
+    return value
 
 
 def _below(directory: str, path: str) -> str:
     return path if path.startswith("/") else f"{directory}/{path}"
 
 
-def _words(command: str) -> tuple[str, ...]:
-    if not _QUOTING.search(command):  # most commands; shlex takes 50 times as long
-        return tuple(command.split()) or (command,)
-    try:
-        return tuple(shlex.split(command)) or (command,)
-    except ValueError:
-        return (command,)
-
-
 @functools.lru_cache(maxsize=256)
 def _slurm(options: tuple[str, ...]) -> JobResources:
     return JobResources(options=list(options))
-
-
-def _options(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the sbatch options in ``cmd`` before the script."""
-    if len(words) < 3 or words[0].rsplit("/", 1)[-1] != "sbatch":
-        return ()
-    return words[1:-1] if not words[-1].startswith("-") else words[1:]

@@ -112,6 +112,11 @@ def settle(params: dict[str, Any]) -> dict[str, str]:
         raise EndlessError(changed)
     for key, cause in refused.items():
         raise RefusedValueError(key, cause)
+    for key, text in params.items():
+        if key not in unresolved and is_changeable(text) and names_read(text):
+            unresolved[key] = (
+                "its references go in a circle"  # {a} of b, and {b} of a, replace each other for ever
+            )
     return unresolved
 
 

@@ -22,26 +22,30 @@ if TYPE_CHECKING:
 FIELDS = ("cmd", "output_file", "sbatch_script", "start_condition_cmd", "termination_cmd", "termination_str")
 """What AutoExperiment itself reads of a job, besides its name and template."""
 
+_FIELD = re.compile(r"\{([^\W\d]\w*)")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def unresolved_problems(
-    document: YamlDocument, params: Mapping[str, Any], unresolved: Mapping[str, Any], read: Iterable[str]
+    document: YamlDocument,
+    params: Mapping[str, Any],
+    unresolved: Mapping[str, tuple[int, str]],
+    read: Iterable[str],
 ) -> list[Problem]:
     """Return problems for the unresolved texts that a job uses.
 
     :param params: the job's values
-    :param unresolved: keys whose text stays unresolved at some job
+    :param unresolved: for each key whose text stays unresolved at some job, at how many, and why at the first
     :param read: keys that the job's script or commands read
     """
     if not unresolved:
         return []
     problems: dict[KeyPath, Problem] = {}
     for key in _reached(params, unresolved, read):
-        found = _wrong(str(params[key]), params)
+        found = _wrong(str(params[key]), params, str(unresolved[key][1]))
         if found is not None:
             name, message, hint = found
-            place = _place_naming(document, name, key)
+            place = _place_naming(document, name, key) if name else _place_holding(document, params, key)
             problems[place] = document.problem(place, f"{place[-1] if place else key}: {message}", hint)
     return list(problems.values())
 
@@ -56,6 +60,16 @@ def _place_naming(document: YamlDocument, name: str, key: str) -> KeyPath:
     return place_of(document, key)
 
 
+def _place_holding(document: YamlDocument, params: Mapping[str, Any], key: str) -> KeyPath:
+    """Return the place of the text that a key has, which other keys may have passed on."""
+    places = [place_of(document, name) for name, value in params.items() if value == params[key]]
+    written = [(place, value_at(document.data, place)) for place in places]
+    return next(
+        (place for place, text in written if text == params[key] or is_expression(text)),
+        place_of(document, key),
+    )
+
+
 def _reached(params: Mapping[str, Any], unresolved: Mapping[str, Any], read: Iterable[str]) -> Iterator[str]:
     """Yield the unresolved keys that are used, directly or through others."""
     waiting, seen = [key for key in read if key in unresolved and key in params], set[str]()
@@ -68,21 +82,26 @@ def _reached(params: Mapping[str, Any], unresolved: Mapping[str, Any], read: Ite
         waiting += [name for name in analyse_format(str(params[key])).names if name in unresolved]
 
 
-def _wrong(text: str, params: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def _wrong(text: str, params: Mapping[str, Any], reason: str) -> tuple[str, str, str] | None:
     """Return the failing name, message and hint; None for a text whose braces belong to the shell."""
     what = analyse_format(text)
+    known = next((name for name in (*what.names, *_FIELD.findall(text)) if name in params), None)
     if what.error:
-        return None
+        return _not_replaced(text, what.error, known) if known else None
+    if known and all(name in params for name in what.names) and not is_expression(text):
+        return "", f"{text!r} cannot be replaced: {reason}", "refer to a key with a value"
     missing = [name for name in what.names if name not in params and _IDENTIFIER.match(name)]
     for name in missing:
         if f"${{{name}}}" in text:
             continue
         hint = did_you_mean(name, params) or "give it a value; a brace meant for the shell is written twice"
         return name, f"there is no key {name!r}, so the script would hold {text!r}", hint
-    if missing and len(missing) < len(what.names):
-        known = next(name for name in what.names if name in params)
+    if missing and known:
         message = f"${{{missing[0]}}} names no key, so AutoExperiment leaves all of it, {{{known}}} too"
         return missing[0], message, f"write \\${{{{{missing[0]}}}}} for the shell's variable"
+    others = [name for name in what.names if name not in params and name not in missing]
+    if others and known:
+        return _not_replaced(text, f"{{{others[0]}}} names no key", known)
     if is_expression(text) and not missing:
         return (
             what.names[0] if what.names else "",
@@ -90,3 +109,8 @@ def _wrong(text: str, params: Mapping[str, Any]) -> tuple[str, str, str] | None:
             "write it with numbers, keys and + - * / // % **",
         )
     return None
+
+
+def _not_replaced(text: str, why: str, known: str) -> tuple[str, str, str]:
+    message = f"{why}, so AutoExperiment leaves all of {text[:80]!r}, {{{known}}} too"
+    return "", message, "write the shell's braces twice"

@@ -5,14 +5,20 @@ Each warning is one of the file, not one of each job: it says how many jobs it i
 
 from __future__ import annotations
 
-import itertools
 import re
+import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from airflow_megatron.spec.dialects.autoexperiment.commands import (
+    SubmitCommand,
+    options_left_out,
+    submit_command,
+)
+from airflow_megatron.spec.dialects.autoexperiment.expressions import is_expression
 from airflow_megatron.spec.dialects.autoexperiment.grammar import empty_lists, place_of, value_at
-from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS
-from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.dialects.autoexperiment.resolution import names_read
+from airflow_megatron.spec.dialects.autoexperiment.unread import near_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,13 +27,9 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
 
-_SBATCH = re.compile(r"\s*(?:\S*/)?sbatch\s")
+_LONGEST_TEXT = 4096
 _ZERO_WORD = re.compile(r"\s0(?:\s|\Z)")
-_OWN = ("name", "template", "check_interval_secs", *FIELDS)
-_READ = re.compile(r"\{([A-Za-z_]\w*)")
-_LONGEST_KEY = 30
-_MOST_KEYS = 1000
-"""Keys that are compared with AutoExperiment's own: a hostile file may have any number."""
+_EXPRESSION = re.compile(r"\s*expr\s*\(|.*\bexpr\(", re.IGNORECASE | re.DOTALL)
 
 
 class _Checked(NamedTuple):
@@ -62,9 +64,16 @@ class _Finding:
             self.worst, self.detail = weight, detail
 
 
-def document_warnings(document: YamlDocument, expansion: Expansion) -> list[Problem]:
-    """Return warnings about what is probably unintended in a document and its jobs."""
-    return [*_of_document(document), *_of_texts(document, expansion), *_of_jobs(document, expansion)]
+def document_warnings(document: YamlDocument, expansion: Expansion, *, builtin: bool) -> list[Problem]:
+    """Return warnings about what is probably unintended in a document and its jobs.
+
+    :param builtin: whether this project's own scripts run the jobs, so that nothing of ``cmd`` is used
+    """
+    return [
+        *_of_document(document),
+        *_of_texts(document, expansion),
+        *_of_jobs(document, expansion, {} if builtin else _COMMAND_CHECKS),
+    ]
 
 
 def _of_document(document: YamlDocument) -> Iterator[Problem]:
@@ -79,28 +88,15 @@ def _of_document(document: YamlDocument) -> Iterator[Problem]:
             f"{path[-1]!r} holds no key, so {path[-3]} gets no value here and its name is lost",
             f"write {path[-1]}: {{NAME: {path[-1]}}}",
         )
+    for path in _empty_mappings(data, ()):
+        yield document.problem(
+            path, f"{_dotted(path)} holds no key, so it gives no value", "give it a value or drop it"
+        )
     dead = place_of(document, "job_id_regexp")
     if dead:
         yield document.problem(dead, "job_id_regexp is not used by AutoExperiment any more", "drop it")
     yield from _never_used(document)
-    yield from _misspelt(document)
-
-
-def _misspelt(document: YamlDocument) -> Iterator[Problem]:
-    """Report keys that are similar to one of AutoExperiment's own, and that no text of the file uses."""
-    read: set[str] = set()
-    keys: dict[str, KeyPath] = {}
-    for path in document.positions:
-        value = value_at(document.data, path)
-        read.update(_READ.findall(value) if isinstance(value, str) else ())
-        if path and isinstance(path[-1], str) and len(path[-1]) < _LONGEST_KEY:
-            keys.setdefault(path[-1], path)
-    for key in itertools.islice(sorted(keys.keys() - read - {*_OWN}), _MOST_KEYS):
-        near = did_you_mean(key, _OWN, limit=1, alike=0.85)
-        if near:
-            yield document.problem(
-                keys[key], f"AutoExperiment has no key {key!r}, and no text here reads it", near
-            )
+    yield from _expressions_in_texts(document)
 
 
 def _nameless_items(node: Any, path: KeyPath) -> Iterator[KeyPath]:
@@ -109,6 +105,30 @@ def _nameless_items(node: Any, path: KeyPath) -> Iterator[KeyPath]:
         if value == {} and isinstance(value, dict) and len(path) >= 2 and isinstance(path[-1], int):
             yield (*path, key)
         yield from _nameless_items(value, (*path, key))
+
+
+def _empty_mappings(node: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the places of mappings without keys that are no items of a list."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if value == {} and isinstance(value, dict) and not (path and isinstance(path[-1], int)):
+                yield (*path, key)
+            yield from _empty_mappings(value, (*path, key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _empty_mappings(value, (*path, index))
+
+
+def _expressions_in_texts(document: YamlDocument) -> Iterator[Problem]:
+    """Report expressions that are no whole value, which stay text."""
+    for path in document.positions:
+        value = value_at(document.data, path)
+        if isinstance(value, str) and not is_expression(value) and _EXPRESSION.match(value[:_LONGEST_TEXT]):
+            yield document.problem(
+                path,
+                f"{_dotted(path)}: {value[:80]!r} stays text: an expression is the whole value, from expr( to )",
+                "give it a key of its own, and read that",
+            )
 
 
 def _never_used(document: YamlDocument) -> Iterator[Problem]:
@@ -145,13 +165,28 @@ def _of_texts(document: YamlDocument, expansion: Expansion) -> Iterator[Problem]
         yield document.problem(
             place_of(document, key),
             f"{key} stays as it is written {_at(count, expansion)}: {reason}",
-            "give the missing key a value; braces meant for the shell are no trouble",
+            _instead(document, key, expansion),
         )
 
 
-def _of_jobs(document: YamlDocument, expansion: Expansion) -> Iterator[Problem]:
-    found = {name: _Finding() for name in _CHECKS}
-    checks = [(check, found[name]) for name, check in _CHECKS.items()]
+def _instead(document: YamlDocument, key: str, expansion: Expansion) -> str:
+    """Return a hint for a text that stays unresolved."""
+    params = expansion.jobs[0].params
+    text = str(value_at(document.data, place_of(document, key)) or params.get(key, ""))
+    missing = next((name for name in names_read(text) if name not in params), "")
+    if near := near_key(missing, params, 0.75) if missing else "":
+        return near
+    if is_expression(text) and not missing:
+        return "write it with numbers, keys and + - * / // % **"
+    if text and not missing:
+        return "refer to a key with a value"
+    return "give the missing key a value; braces meant for the shell are no trouble"
+
+
+def _of_jobs(document: YamlDocument, expansion: Expansion, more: Mapping[str, _Check]) -> Iterator[Problem]:
+    every = {**_CHECKS, **more}
+    found = {name: _Finding() for name in every}
+    checks = [(check, found[name]) for name, check in every.items()]
     for job in expansion.jobs:
         read = job.params.get
         start, ended, end_line = read("start_condition_cmd"), read("termination_cmd"), read("termination_str")
@@ -222,19 +257,39 @@ def _no_end(job: _Checked, finding: _Finding) -> None:
 
 
 def _not_sbatch(job: _Checked, finding: _Finding) -> None:
-    if not _SBATCH.match(f"{job.params['cmd']} "):
+    if not _command(job).is_plain:
+        finding.add(None if finding.count else _left_out(job))  # the first one is shown
+
+
+def _left_out(job: _Checked) -> tuple[str, str]:
+    """Return a command, and which of its options sbatch does not get."""
+    cmd = str(job.params["cmd"])
+    options = options_left_out(cmd, str(job.params["sbatch_script"]))
+    return cmd, f" without {shlex.join(options)}" if options else ""
+
+
+def _other_script(job: _Checked, finding: _Finding) -> None:
+    if not _command(job).names_script:
         finding.add(job.params["cmd"])
 
 
-_CHECKS: Mapping[str, Callable[[_Checked, _Finding], None]] = {
+def _command(job: _Checked) -> SubmitCommand:
+    try:
+        return submit_command(str(job.params["cmd"]), str(job.params["sbatch_script"]))
+    except ValueError:  # an error, where the job is made
+        return SubmitCommand((), is_plain=True)
+
+
+_Check: TypeAlias = "Callable[[_Checked, _Finding], None]"
+_CHECKS: Mapping[str, _Check] = {
     "iteration 0": _from_iteration_0,
     "suffix": _suffix_glob,
     "tail": _zero_rate_tail,
     "crash": _crash_counts_as_end,
     "last save": _ends_before_last_save,
     "no end": _no_end,
-    "not sbatch": _not_sbatch,
 }
+_COMMAND_CHECKS: Mapping[str, _Check] = {"not sbatch": _not_sbatch, "other script": _other_script}
 # key whose line is shown, message, hint
 _MESSAGES: Mapping[str, tuple[str, str, str]] = {
     "iteration 0": (
@@ -275,8 +330,16 @@ _MESSAGES: Mapping[str, tuple[str, str, str]] = {
     ),
     "not sbatch": (
         "cmd",
-        "cmd {detail!r} is not an sbatch command; the script is given to sbatch",
-        'cmd: "sbatch {sbatch_script}"',
+        (
+            "cmd {detail[0]!r} is not an sbatch command alone; the script is given to sbatch{detail[1]}, and nothing "
+            "else of it is done,"
+        ),
+        'cmd: "sbatch OPTIONS {sbatch_script}"',
+    ),
+    "other script": (
+        "cmd",
+        "cmd {detail!r} does not name the job's sbatch_script; the script of its template is submitted",
+        'cmd: "sbatch OPTIONS {sbatch_script}"',
     ),
 }
 

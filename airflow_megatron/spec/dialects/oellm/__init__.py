@@ -1,5 +1,5 @@
 """Files of oellm-autoexp: ``sweep:``, ``job:``, ``backend:`` and ``slurm:``, expanded to the same points.
 
-Imports ``interpolation``, ``foreign``, ``native`` and the packages below.
-Others reach it through ``spec.dialects``, and ``native`` for the import into native specs.
+Imports ``interpolation``, ``foreign`` and the packages below.
+Other packages use it through ``spec.dialects``; ``spec.oellm_import`` uses ``native`` to write native specs.
 """

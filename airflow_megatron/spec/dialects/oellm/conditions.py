@@ -7,15 +7,19 @@ checkpoint, a converted model a wait for the converting stage.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from airflow_megatron.spec.dialects.oellm.fields import (
     ACTION_FIELDS,
     GOOD_STATES,
     LOG_EVENT_FIELDS,
     STATE_EVENT_FIELDS,
+    STATES,
     FieldError,
     checked_state,
     condition_fields,
@@ -30,7 +34,7 @@ from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
 from airflow_megatron.spec.trust.quoting import QuotingError, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.model.conditions import EventAction
 
@@ -42,6 +46,25 @@ _CHECKPOINT = re.compile(rf"(?:/{CHECKPOINTS})?/iter_0*([1-9][0-9]*)(?:/.*)?\Z")
 _TRACKER = re.compile(rf"(?:/{CHECKPOINTS})?/{re.escape(TRACKER_FILE)}\Z")
 _CONVERTED = re.compile(r"/hf/(?:iter_)?0*([0-9]+)(?:/.*)?\Z")
 _DONE_MARKER = re.compile(r"/[^/]*(?:done|finish|complete)[^/]*\Z", re.IGNORECASE)
+
+
+_FIELDS_OF_KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "substring": {"pattern": ""},
+    "regex": {"pattern": "", "extract_groups": {}},
+    "inactivity": {"inactivity_polls": 1, "inactivity_timeout_s": 0},
+    "progress": {"progress_polls": 1, "progress_timeout_s": 0},
+}
+"""Kind of pattern → the fields of an event that only some kinds read, with their defaults."""
+_ATTEMPTS: Final = "MaxAttemptsCondition"
+_COUNT_ATTEMPTS: Final = (_ATTEMPTS, "MaxAttempts")
+_VARIABLE: Final = re.compile(r"(?<!\$)\{([^{}$:]+)\}")
+_LATER_VARIABLES: Final = frozenset(
+    {"attempts", "event_id", "job_id", "line", "match", "session_id", "workspace"}
+)
+"""Variables of oellm-autoexp's monitor that have no value before a job runs."""
+_BEFORE_RUNNING: Final = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"}
+)
 
 
 class ConditionError(FieldError):
@@ -80,12 +103,18 @@ class Translator:
     :param siblings: the other jobs of its family that are made before it
     :param iteration: checkpoint that the job starts from or works on, where that is known
     :param warnings: warnings about ignored keys
+    :param variables: the values of ``{name}`` in paths, commands and messages
+    :param attempts: each event that restarts the job, with its largest number of attempts; None for no limit
+    :param quarantine: largest number of damaged checkpoints that are renamed; None if no event says so
     """
 
     own: Neighbour
     siblings: Sequence[Neighbour]
     iteration: int | None = None
     warnings: list[str] = field(default_factory=list)
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    attempts: list[tuple[str, int | None]] = field(default_factory=list)
+    quarantine: int | None = None
 
     def condition(self, data: Any) -> Condition | None:
         """Return a condition; None if it always holds.
@@ -108,15 +137,40 @@ class Translator:
         self._note_unread(full, data, condition_fields(full))
         return make(self, data)
 
+    def start(self, data: Any) -> Condition | None:
+        """Return a start condition; None if it always holds.
+
+        That a line is not in the job's own log keeps oellm-autoexp from running a finished job again. Here a finished
+        job does not run again, and one that runs for the first time has no log.
+        """
+        made = self.condition(data)
+        return made and self._without_own_log(made)
+
+    def _without_own_log(self, condition: Condition) -> Condition | None:
+        if condition.kind == "not" and condition.parts[0].producer == self.own.stage_dir:
+            return None
+        if condition.kind not in ("all", "any"):
+            return condition
+        parts = [self._without_own_log(part) for part in condition.parts]
+        if condition.kind == "any" and None in parts:
+            return None
+        kept = tuple(part for part in parts if part is not None)
+        return msgspec.structs.replace(condition, parts=kept) if len(kept) > 1 else next(iter(kept), None)
+
     def _note_unread(self, what: str, data: Mapping[str, Any], known: tuple[str, ...]) -> None:
         fields = list(unread_fields(what, data, known))
         if fields:
             self.warnings.append(f"{what}: {', '.join(fields)}: nothing here reads it")
 
     def _combined(self, kind: str, parts: Any) -> Condition | None:
-        if not isinstance(parts, list | None):
-            raise ConditionError("conditions takes a list of conditions")
-        made = [self.condition(part) for part in parts or ()]
+        if not isinstance(parts, list):
+            raise ConditionError(f"conditions is {parts!r}, not a list of conditions")
+        if kind not in ("all", "any"):
+            raise ConditionError(f"mode is {kind!r}; write all or any")
+        if kind == "any" and not parts:
+            self.warnings.append("OrCondition without conditions never holds")
+            return Condition("not", parts=(Condition("all"),))
+        made = [self.condition(part) for part in parts]
         if kind == "any" and None in made:
             return None
         kept = tuple(part for part in made if part is not None)
@@ -125,7 +179,7 @@ class Translator:
         return Condition("all" if kind == "all" else "any", parts=kept)
 
     def _negated(self, data: Mapping[str, Any]) -> Condition:
-        part = self.condition(data.get("condition"))
+        part = self.condition(_needed(data, "condition"))
         return Condition("not", parts=(part or Condition("all"),))
 
     def _file(self, path: str) -> Condition:
@@ -165,8 +219,10 @@ class Translator:
         )
 
     def _glob(self, data: Mapping[str, Any]) -> Condition:
-        pattern, least = str(_needed(data, "pattern")), _whole(data, "min_matches", 1)
-        if least <= 1:
+        pattern, least = self._path(data, "pattern"), _whole(data, "min_matches", 1)
+        if least < 1:
+            raise ConditionError(f"min_matches is {least}; write 1 or more")
+        if least == 1:
             return self._file(pattern)
         return Condition("command", command=f'[ "$(compgen -G {_quoted(pattern)} | wc -l)" -ge {least} ]')
 
@@ -179,16 +235,43 @@ class Translator:
         return Condition("log", path=writer.log, pattern=_compiled(pattern), producer=writer.stage_dir)
 
     def _content(self, data: Mapping[str, Any]) -> Condition:
-        pattern = str(_needed(data, "pattern"))
-        if data.get("mode", "contains") == "contains":
-            pattern = re.escape(pattern)
-        return self._line(str(_needed(data, "path")), pattern)
+        pattern, mode = _text(data, "pattern", data["class_name"]), data.get("mode", "contains")
+        if mode not in ("contains", "regex"):
+            raise ConditionError(f"mode is {mode!r}; write contains or regex")
+        return self._line(self._path(data, "path"), re.escape(pattern) if mode == "contains" else pattern)
 
     def _log(self, data: Mapping[str, Any]) -> Condition:
-        return self._line(str(data.get("log_path") or self.own.log), str(_needed(data, "pattern")))
+        path = self._path(data, "log_path") if data.get("log_path") else self.own.log
+        return self._line(path, _text(data, "pattern", data["class_name"]))
+
+    def _filled(self, text: str, what: str, variables: Mapping[str, Any] | None = None) -> str:
+        """Return a text with the variables of oellm-autoexp's monitor that are known before a job runs.
+
+        :param what: names the owner in messages
+        :param variables: further ones
+        """
+        known = {**self.variables, **(variables or {})}
+        unknown = dict.fromkeys(
+            name for name in _VARIABLE.findall(text) if name in _LATER_VARIABLES - known.keys()
+        )
+        if unknown:
+            named = ", ".join(f"{{{name}}}" for name in unknown)
+            self.warnings.append(
+                f"{what}: {named}: not replaced here, where a job has no such value before it runs"
+            )
+        return _VARIABLE.sub(lambda match: str(known.get(match[1], match[0])), text)
+
+    def _path(self, data: Mapping[str, Any], key: str) -> str:
+        path = self._filled(_text(data, key, data["class_name"]), data["class_name"])
+        if not path.startswith("/"):
+            self.warnings.append(
+                f"{data['class_name']}: {key} {path!r} is not absolute, and oellm-autoexp's own directory, where "
+                "it would begin, is none here; write its whole path on the cluster"
+            )
+        return path
 
     def _slurm_state(self, data: Mapping[str, Any]) -> Condition:
-        name = str(_needed(data, "job_name"))
+        name = self._filled(_text(data, "job_name", data["class_name"]), data["class_name"])
         state = checked_state(data.get("state", "FAILED"), "SlurmStateCondition")
         other = next((item for item in self.siblings if item.job_name == name), None)
         if other is None:
@@ -211,6 +294,9 @@ class Translator:
     def events(self, log_events: Any, state_events: Any) -> tuple[Event, ...]:
         """Return the events of a job; log events come first.
 
+        oellm-autoexp counts the actions of each event by name and place, so of events of one name the later ones get a
+        number.
+
         :raises ConditionError: for an event that is malformed
         """
         made: list[Event | None] = []
@@ -223,35 +309,49 @@ class Translator:
             for index, data in enumerate(items):
                 with placed(f"{key}.{index}"):
                     made.append(make(data))
-        return tuple(event for event in made if event is not None)
+        return tuple(_with_own_names([event for event in made if event is not None]))
 
     def _log_event(self, data: Mapping[str, Any]) -> Event | None:
         self._note_unread(f"event {data.get('name')!r}", data, LOG_EVENT_FIELDS)
+        what = f"event {data.get('name')!r}"
         kind = str(data.get("pattern_type", "substring"))
-        pattern = str(data.get("pattern") or "")
-        if kind in ("inactivity", "progress"):
-            polls = _number(data, f"{kind}_polls", 1) * POLL_SECONDS
-            return self._event(data, "idle", after=max(_number(data, f"{kind}_timeout_s", 0), polls), limit=1)
-        if kind == "substring":
-            pattern = re.escape(pattern)
-        elif kind == "regex":
-            pattern = _with_groups(pattern, data.get("extract_groups") or {})
-        else:
-            kinds = ("substring", "regex", "inactivity", "progress")
-            near = did_you_mean(kind, kinds) or f"write {', '.join(kinds)}"
+        if kind not in _FIELDS_OF_KINDS:
+            near = did_you_mean(kind, _FIELDS_OF_KINDS) or f"write {', '.join(_FIELDS_OF_KINDS)}"
             raise ConditionError(f"pattern_type is {kind!r}; {near}")
-        if not pattern:
-            raise ConditionError(f"event {data.get('name')!r} has no pattern")
+        passed_over = [
+            field
+            for other, fields in _FIELDS_OF_KINDS.items()
+            for field, default in fields.items()
+            if other != kind
+            and field not in _FIELDS_OF_KINDS[kind]
+            and data.get(field) not in (None, default)
+        ]
+        if passed_over:
+            given = ", ".join(dict.fromkeys(passed_over))
+            self.warnings.append(f"{what}: {given}: nothing here reads it where pattern_type is {kind}")
+        limit = 1 if _flag(data, "match_once", True, what) else None
+        if kind in ("inactivity", "progress"):
+            silence = max(
+                _number(data, f"{kind}_timeout_s", 0), _number(data, f"{kind}_polls", 1) * POLL_SECONDS
+            )
+            return self._event(data, "idle", after=silence, limit=limit)
+        pattern = _text(data, "pattern", what)
+        groups = data.get("extract_groups") or {}
+        if kind == "regex":
+            _check_groups(pattern, groups)
+        pattern = re.escape(pattern) if kind == "substring" else _with_groups(pattern, groups)
         action = data.get("action")
-        if (
-            isinstance(action, dict)
-            and "{match}" in str(action.get("content", "{match}"))
-            and "path" in action
-        ):
-            pattern = f"(?P<match>{pattern})"
-        return self._event(
-            data, "log", pattern=_compiled(pattern), limit=1 if data.get("match_once", True) else None
-        )
+        if isinstance(action, dict) and "path" in action:
+            content = str(action.get("content", "{match}"))
+            if "{match}" in content:
+                pattern = f"(?P<match>{pattern})"
+            known = {"match", *re.findall(r"\?P<(\w+)>", pattern)}
+            if unknown := [name for name in re.findall(r"\{(\w+)\}", content) if name not in known]:
+                raise ConditionError(
+                    f"{what}: content has {{{unknown[0]}}}, and the pattern has no such group; "
+                    f"write extract_groups: {{{unknown[0]}: 1}}"
+                )
+        return self._event(data, "log", pattern=_compiled(pattern), limit=limit)
 
     def _state_event(self, data: Mapping[str, Any]) -> Event | None:
         what = f"event {data.get('name')!r}"
@@ -261,12 +361,25 @@ class Translator:
             raise ConditionError(
                 f"event {data.get('name')!r}: transition takes [old, new], for example [RUNNING, FAILED]"
             )
-        old, new = transition
-        if old is not None and checked_state(old, what) != "RUNNING":
+        old, new = (
+            None if state is None else _slurm_word(checked_state(state, what)) for state in transition
+        )
+        if old is not None and old == new:
+            raise ConditionError(
+                f"{what}: a job in the state {old} does not change to {new}; write [null, {new}]"
+            )
+        if old is not None and new in _BEFORE_RUNNING:
+            raise ConditionError(
+                f"{what}: the state before, {old}, is not looked at, and each job is {new} before it runs"
+            )
+        if old not in (None, "RUNNING"):
             self.warnings.append(f"{what}: the state before, {old}, is not looked at")
-        state = ".*"
-        if new is not None:
-            state = re.escape(re.sub("SUCCESS|FINISHED", "COMPLETED", checked_state(new, what)))
+        if old is None and new is None:
+            self.warnings.append(f"{what}: any state counts, and the first one is PENDING")
+        state = ".*" if new is None else re.escape(new)
+        if old == "RUNNING" and new is None:
+            left = sorted({_slurm_word(state) for state in STATES} - _BEFORE_RUNNING - {"RUNNING"})
+            state = f"(?:{'|'.join(left)})"
         return self._event(data, "state", pattern=f"^{state}", limit=1)
 
     def _event(
@@ -279,19 +392,27 @@ class Translator:
         after: float | None = None,
     ) -> Event | None:
         action = data.get("action")
-        if not isinstance(action, dict):
+        if action is None:
+            self.warnings.append(f"event {data.get('name')!r}: it has no action, so nothing comes of it")
             return None
-        condition_data = data.get("condition")
-        condition = None
-        if isinstance(condition_data, dict) and condition_data.get("class_name") == "MaxAttemptsCondition":
-            limit = _whole(condition_data, "max_attempts", 1)
-        else:
-            condition = self.condition(condition_data)
+        if not isinstance(action, dict) or not action.get("class_name"):
+            raise ConditionError(
+                f"event {data.get('name')!r}: action is {action!r}; write {{class_name: RestartAction}}"
+            )
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", str(data.get("name") or on)).strip("_-") or str(on)
         does = self._action(action, name)
         if does is None:
             return None
         do, command, message = does
+        given = data.get("condition")
+        counted = given if isinstance(given, dict) and given.get("class_name") in _COUNT_ATTEMPTS else None
+        condition = None
+        if do != "restart" or counted is None:
+            condition = self.condition(given)
+        else:
+            self._note_unread(_ATTEMPTS, counted, condition_fields(_ATTEMPTS))
+        if do == "restart":
+            self.attempts.append((name, None if counted is None else _whole(counted, "max_attempts", 1)))
         return Event(name, on, do, pattern, after, condition, command, message, limit)
 
     def _action(self, action: Mapping[str, Any], event: str) -> tuple[EventAction, str, str] | None:
@@ -307,13 +428,23 @@ class Translator:
             case "Restart":
                 return "restart", "", reason
             case "Log":
-                return "notify", "", str(action.get("message") or f"event {event}")
+                message = str(action.get("message") or f"event {event}")
+                return "notify", "", self._filled(message, f"event {event}", {"event_name": event})
             case "AppendToFile":
-                return "run", _append_command(action), reason
+                path = self._filled(str(_needed(action, "path")), f"event {event}", {"event_name": event})
+                return "run", _append_command({**action, "path": path}), reason
             case "UpdateChainExcludes":
                 self.warnings.append(
                     f"event {event}: UpdateChainExcludesAction is not needed: restart.exclude_failed_nodes "
                     "keeps further attempts off nodes that failed"
+                )
+                return None
+            case "QuarantineCheckpoint":
+                renamed = 0 if action.get("dry_run") else _whole(action, "max_rollbacks", 2)
+                self.quarantine = renamed
+                self.warnings.append(
+                    f"event {event}: QuarantineCheckpointAction is not needed: before each attempt a damaged "
+                    f"checkpoint of the job is renamed, at most {renamed} (restart.quarantine)"
                 )
                 return None
             case "NewJob" | "RunAutoexp":
@@ -342,16 +473,17 @@ def _checkpoint(trainer: Neighbour, iteration: int) -> Condition:
 _CONDITIONS: Mapping[str, Callable[[Translator, Mapping[str, Any]], Condition | None]] = {
     "AlwaysTrueCondition": lambda own, data: None,
     "AndCondition": lambda own, data: own._combined("all", data.get("conditions")),
-    "BlockingFileExistsCondition": lambda own, data: own._file(str(_needed(data, "path"))),
+    "BlockingFileExistsCondition": lambda own, data: own._file(own._path(data, "path")),
     "CommandCondition": lambda own, data: Condition(
-        "command", command=" ".join(_quoted(str(word)) for word in _as_list(_needed(data, "command")))
+        "command",
+        command=" ".join(_quoted(own._filled(word, data["class_name"])) for word in _words(data)),
     ),
     "CompositeCondition": lambda own, data: own._combined(
         str(data.get("mode", "all")), data.get("conditions")
     ),
     "CooldownCondition": lambda own, data: own._passed_over(data),
     "FileContentCondition": lambda own, data: own._content(data),
-    "FileExistsCondition": lambda own, data: own._file(str(_needed(data, "path"))),
+    "FileExistsCondition": lambda own, data: own._file(own._path(data, "path")),
     "GlobExistsCondition": lambda own, data: own._glob(data),
     "LogPatternCondition": lambda own, data: own._log(data),
     "MaxActionFiresCondition": lambda own, data: own._passed_over(data),
@@ -359,7 +491,10 @@ _CONDITIONS: Mapping[str, Callable[[Translator, Mapping[str, Any]], Condition | 
     "MetadataCondition": lambda own, data: own._passed_over(data),
     "NotCondition": lambda own, data: own._negated(data),
     "OrCondition": lambda own, data: own._combined("any", data.get("conditions")),
-    "ShellCommandCondition": lambda own, data: Condition("command", command=str(_needed(data, "command"))),
+    "ShellCommandCondition": lambda own, data: Condition(
+        "command",
+        command=own._filled(_text(data, "command", data["class_name"]), data["class_name"]),
+    ),
     "SlurmStateCondition": lambda own, data: own._slurm_state(data),
     "TimeoutCondition": lambda own, data: own._passed_over(data),
 }
@@ -388,6 +523,32 @@ def _whole(data: Mapping[str, Any], key: str, default: int) -> int:
     return int(number)
 
 
+def _text(data: Mapping[str, Any], key: str, what: str) -> str:
+    """Return a text or a number as text.
+
+    :param what: names the owner in messages
+    :raises ConditionError: for nothing, and for any other value
+    """
+    value = data.get(key)
+    if value in (None, "", []):
+        raise ConditionError(f"{what} needs {key}")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConditionError(f"{what}: {key} is {value!r}, not a text")
+    return str(value)
+
+
+def _flag(data: Mapping[str, Any], key: str, default: bool, what: str) -> bool:
+    value = data.get(key, default)
+    if not isinstance(value, bool):
+        raise ConditionError(f"{what}: {key} is {value!r}; write true or false")
+    return value
+
+
+def _slurm_word(state: str) -> str:
+    """Return Slurm's word for oellm-autoexp's own."""
+    return "COMPLETED" if state in GOOD_STATES else state
+
+
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
     if value is None:
         return []
@@ -405,8 +566,13 @@ def _compiled(pattern: str) -> str:
     return pattern
 
 
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+def _words(data: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command."""
+    command = _needed(data, "command")
+    words = command if isinstance(command, list) else [command]
+    if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
+        raise ConditionError(f"{data['class_name']}: command is {command!r}, not a list of words")
+    return [str(word) for word in words]
 
 
 def _quoted(value: str) -> str:
@@ -414,6 +580,16 @@ def _quoted(value: str) -> str:
         return quote(value)
     except QuotingError as error:
         raise ConditionError(str(error)) from None
+
+
+def _check_groups(pattern: str, groups: Any) -> None:
+    """Refuse numbers that are no groups of the pattern."""
+    for name, number in groups.items() if isinstance(groups, dict) else ():
+        group = list_index(str(number), _MOST_GROUPS)
+        if group is None or not 1 <= group <= _groups(pattern):
+            raise ConditionError(
+                f"extract_groups has {name}: {number}, and the pattern {pattern!r} has {_groups(pattern)} groups"
+            )
 
 
 def _with_groups(pattern: str, groups: Any) -> str:
@@ -443,6 +619,15 @@ def _with_groups(pattern: str, groups: Any) -> str:
     return "".join(pieces)
 
 
+def _groups(pattern: str) -> int:
+    """Return the number of groups of a pattern; a wrong one, which is refused later, has as many as can be."""
+    try:
+        groups: int = line_pattern(pattern).capturing.groups
+    except PatternError:
+        return _MOST_GROUPS
+    return groups
+
+
 def _append_command(action: Mapping[str, Any]) -> str:
     """Return the shell text that adds a line to a file, once; ``{node}`` is the group ``node`` of the match."""
     path = _quoted(str(_needed(action, "path")))
@@ -457,3 +642,18 @@ def _append_command(action: Mapping[str, Any]) -> str:
     if not action.get("dedup", True):
         return parents + add
     return f"{parents}{{ grep -qxF -e {line} {path} 2>/dev/null || {add}; }}"
+
+
+def _with_own_names(events: Sequence[Event]) -> Iterator[Event]:
+    """Yield the events, with ``-2``, ``-3``, … at the names that others before them have."""
+    taken = {event.name for event in events}
+    seen: set[str] = set()
+    for event in events:
+        name = event.name
+        if name in seen:
+            name = next(
+                new for number in itertools.count(2) if (new := f"{event.name}-{number}") not in taken
+            )
+            taken.add(name)
+        seen.add(name)
+        yield msgspec.structs.replace(event, name=name)

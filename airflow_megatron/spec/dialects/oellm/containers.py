@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.spec.dialects.oellm.interpolation.configuration import ConfigurationError
-from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.foreign.interpolation.configuration import ConfigurationError
 from airflow_megatron.spec.model.schema import ContainerSection
 
 if TYPE_CHECKING:
-    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.foreign.interpolation.configuration import Configuration
 
 _SECTION: Final = "container"
 _RUNTIMES: Final = ("apptainer", "singularity")
@@ -35,8 +35,14 @@ def container_of(configuration: Configuration, warnings: list[str]) -> Container
     :raises JobError: for a misspelt key, or a value of the wrong kind
     """
     section = configuration.raw(_SECTION)
-    if not isinstance(section, dict) or not section:
+    if section in (None, {}, "none"):
         return None
+    if not isinstance(section, dict):
+        raise JobError(
+            f"{_SECTION} is {section!r}, not keys with values",
+            _SECTION,
+            f"{_SECTION}: {{image: /path/of.sif}}",
+        )
     name = str(section.get("class_name") or "Container")
     _check_keys(section, name, warnings)
     if name != "Container":
@@ -47,6 +53,9 @@ def container_of(configuration: Configuration, warnings: list[str]) -> Container
             )
         return None
     if not _given(section, "image"):
+        if unused := _given(section, "runtime", "bind", "env", "pwd", "python"):
+            named = ", ".join(f"{_SECTION}.{key}" for key in unused)
+            warnings.append(f"{named}: {_PROFILES}, since there is no image")
         return None
     try:
         image, runtime, binds = (
@@ -90,6 +99,7 @@ def _check_keys(section: dict[str, Any], name: str, warnings: list[str]) -> None
     for key in unknown:
         if near := did_you_mean(key, known, limit=1, alike=0.75):
             raise JobError(f"there is no key '{_SECTION}.{key}'", f"{_SECTION}.{key}", near)
+    unknown += _given(section, *sorted(known - {*_KNOWN[name]}))
     if unknown:
         warnings.append(f"{', '.join(f'{_SECTION}.{key}' for key in unknown)}: nothing here reads it")
 

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import functools
 import re
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_megatron.spec.dialects.oellm.interpolation.configuration import (
-    Configuration,
-    ConfigurationError,
-    ResolutionContext,
-    with_parameters,
-)
-from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.dialects.oellm.jobs import (
     Place,
     build_job,
@@ -28,8 +23,14 @@ from airflow_megatron.spec.dialects.oellm.jobs import (
     neighbour,
     waits_of,
 )
-from airflow_megatron.spec.dialects.oellm.keys import passed_over
-from airflow_megatron.spec.dialects.oellm.postprocess import converter_of, step_values, steps_of
+from airflow_megatron.spec.dialects.oellm.keys import of_other_kinds, passed_over
+from airflow_megatron.spec.dialects.oellm.postprocess import (
+    converter_of,
+    each_converted,
+    interval_of,
+    step_values,
+    steps_of,
+)
 from airflow_megatron.spec.dialects.oellm.shapes import (
     Built,
     Shape,
@@ -43,11 +44,19 @@ from airflow_megatron.spec.dialects.oellm.siblings import (
     sibling_references,
     stage_of,
 )
+from airflow_megatron.spec.dialects.oellm.sources import mistaken_source
 from airflow_megatron.spec.dialects.oellm.sweep import Expansion, SweepPoint, expand
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.documents.quantities import list_index
 from airflow_megatron.spec.documents.yaml_document import MAX_NODES
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
+from airflow_megatron.spec.foreign.interpolation.configuration import (
+    Configuration,
+    ConfigurationError,
+    ResolutionContext,
+    with_parameters,
+)
+from airflow_megatron.spec.foreign.omegaconf_yaml import load_omegaconf_yaml, take_over
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
 from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.cluster_profile import cluster_names, profile_path
@@ -55,7 +64,7 @@ from airflow_megatron.spec.model.sweep import Point, SweepSettings, named_cluste
 from airflow_megatron.spec.trust.permitted_variables import permitted_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.dialects.oellm.conditions import Neighbour
     from airflow_megatron.spec.dialects.oellm.siblings import Family
@@ -90,8 +99,10 @@ def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> OellmSweep:
                 "run: airflow-megatron import oellm --config-dir DIR --config-name NAME",
             )
         )
-    sidecar.place_in(document)
-    return OellmSweep(document, document.data, sidecar=sidecar)
+    own, warnings = load_omegaconf_yaml(document.text, document.file, text_keys=True)
+    take_over(own, document)
+    sidecar.place_in(own)
+    return OellmSweep(own, own.data, sidecar=sidecar, reading_warnings=warnings)
 
 
 class OellmSweep(ForeignSweep):
@@ -104,6 +115,7 @@ class OellmSweep(ForeignSweep):
     :param environment: the variables of ``oc.env``
     :param timestring: the answer of ``oc.timestring``, which is refused without one
     :param sidecar: the sidecar of the file
+    :param reading_warnings: what was odd when the file was read
     """
 
     def __init__(
@@ -116,6 +128,7 @@ class OellmSweep(ForeignSweep):
         environment: Mapping[str, str] | None = None,
         timestring: str | None = None,
         sidecar: Sidecar = NO_SIDECAR,
+        reading_warnings: Sequence[Problem] = (),
     ) -> None:
         self._root = root
         self.sidecar = sidecar
@@ -124,7 +137,8 @@ class OellmSweep(ForeignSweep):
         self._context = ResolutionContext(
             permitted_variables() if environment is None else environment, timestring, document
         )
-        self._warnings: list[Problem] = []
+        self._warnings = list(reading_warnings)
+        self._loaded: list[tuple[StageKindName, str]] = []
         self.document = document
         self.name = sidecar.section.name or name or _NOT_IN_NAMES.sub("_", Path(document.file).stem)
         try:
@@ -180,7 +194,27 @@ class OellmSweep(ForeignSweep):
     def warnings(self) -> list[Problem]:
         """Return warnings about what is allowed but probably unintended."""
         of_resolvers = [self.document.problem((), text) for text in self._context.warnings]
-        return list(dict.fromkeys([*self.expansion.warnings, *self._warnings, *of_resolvers]))
+        of_siblings = [
+            self.document.problem(self._place_holding(reference), text)
+            for reference, text in self._siblings.warnings.items()
+        ]
+        of_sources = [
+            self.document.problem(self._place_of_warning(text), text)
+            for kind, path in self._loaded
+            if (text := mistaken_source(kind, path, self._upstream_writers))
+        ]
+        return list(
+            dict.fromkeys(
+                [
+                    *self.expansion.warnings,
+                    *self._warnings,
+                    *of_sources,
+                    *of_siblings,
+                    *of_resolvers,
+                    *self.unused_settings(),
+                ]
+            )
+        )
 
     def family(self, point: Point) -> Family:
         """Return the points of the sweep block that form one point of this package."""
@@ -211,7 +245,10 @@ class OellmSweep(ForeignSweep):
         """Return the place of a stage's parameter in the document."""
         keys = (f"backend.megatron.{name}", f"slurm.sbatch.{name}", name)
         known = (self._place_of_key(key) for key in keys)
-        return next((path for path in known if path and str(path[-1]).endswith(name)), ("sweep",))
+        found = next((path for path in known if path and str(path[-1]).endswith(name)), None)
+        if found is None and name == "options":
+            found = self._place_of_key("slurm.sbatch")
+        return found or ("sweep",)
 
     def configuration(
         self,
@@ -275,6 +312,21 @@ class OellmSweep(ForeignSweep):
                 kept.append((without_parent(made.job) if parentless else made.job, made.configuration))
         return kept
 
+    def kept_jobs(self, family: Family, point: str, cluster: str, directory: str) -> list[Job]:
+        """Return the jobs of one family without those that a filter drops, whose directories are those of the file.
+
+        :param directory: directory of the point
+        :raises ConfigurationError, JobError, SiblingError: if one cannot be made
+        """
+        made: dict[int, Configuration] = {}
+        dropped = {
+            member.index
+            for member in family
+            if self._has_filter(member) and not self._passes(member, self.configuration(member, None, made))
+        }
+        shape = self._shapes[self._shape_key(family)]
+        return [built.job for built in self._built(family, shape, point, cluster, directory, None, dropped)]
+
     def _built(
         self,
         family: Family,
@@ -283,12 +335,20 @@ class OellmSweep(ForeignSweep):
         cluster: str,
         directory: str,
         slurm: SlurmSection | None = None,
+        dropped: Collection[int] = (),
     ) -> Iterator[Built]:
-        """Yield the jobs of one family; the job of a point comes before its postprocessing."""
+        """Yield the jobs of one family; the job of a point comes before its postprocessing.
+
+        :param dropped: indices of the points without a job
+        """
         places = self._places(family, shape, point, cluster, directory)
+        for index in dropped:
+            del places[index]
         configurations: dict[int, Configuration] = {}
         made: list[tuple[Job, Neighbour]] = []
         for member, instance, following in zip(family, shape.instances, shape.steps, strict=True):
+            if member.index in dropped:
+                continue
             place = places[member.index]
             configuration = self.configuration(member, places, configurations)
             job, warnings = build_job(configuration, place, made, slurm)
@@ -304,9 +364,12 @@ class OellmSweep(ForeignSweep):
                 changed = self._step_configuration(
                     member, step_values(step, steps, configuration, place.run_dir), own_place, configuration
                 )
-                job, _ = build_job(changed, own_place, made, slurm)
-                made.append((job, replace(neighbour(job, changed), job_name="")))
-                yield Built(member, own, True, changed, job, ())
+                step_job, _ = build_job(changed, own_place, made, slurm)
+                every = interval_of(step, configuration)
+                if every:
+                    step_job = each_converted(step_job, job, every)
+                made.append((step_job, replace(neighbour(step_job, changed), job_name="")))
+                yield Built(member, own, True, changed, step_job, ())
 
     def _step_configuration(
         self,
@@ -409,6 +472,9 @@ class OellmSweep(ForeignSweep):
             self._shapes[key] = shape
             for instance in shape.tree:
                 tree.setdefault(instance.name, instance)
+        kinds = {instance.kind for instance in tree.values()}
+        for unread, text in of_other_kinds(self._root.get("backend"), kinds):
+            self._warnings.append(self.document.problem(self._place_of_key(unread), text))
         return tuple(tree.values())
 
     def _with_waits(self, family: Family, shape: Shape, cluster: str) -> Shape:
@@ -423,7 +489,11 @@ class OellmSweep(ForeignSweep):
                 after=stages_looked_at(made.job, made.instance, jobs),
                 array=self._is_array(made),
             )
-            self._warnings.extend(self.document.problem(("job",), text) for text in made.warnings)
+            self._warnings.extend(
+                self.document.problem(self._place_of_warning(text), text) for text in made.warnings
+            )
+            if made.job.source is not None:
+                self._loaded.append((made.job.kind, made.job.source.path))
             if not made.is_step:
                 for key, text in passed_over(made.configuration, self._swept_keys(made.member)):
                     self._warnings.append(self.document.problem(self._place_of_key(key), text))
@@ -432,12 +502,28 @@ class OellmSweep(ForeignSweep):
             tuple(tuple(instances[step.name] for step in steps) for steps in shape.steps),
         )
 
+    @functools.cached_property
+    def _upstream_writers(self) -> dict[str, SweepPoint]:
+        """The directories of the jobs in oellm-autoexp, with their points."""
+        found: dict[str, SweepPoint] = {}
+        for point in self.expansion.points:
+            configuration = self.configuration(point)
+            with suppress(ConfigurationError, JobError, SiblingError):
+                for section in ("job", "project"):
+                    directory = configuration.get(f"{section}.base_output_dir")
+                    if isinstance(directory, str) and directory.startswith("/"):
+                        found.setdefault(str(PurePosixPath(directory)), point)
+        return found
+
     def _is_array(self, made: Built) -> bool:
         """Return whether the jobs of all points are submitted as one array (``slurm.array: true``).
 
         The README's arrays; what stands at c6d0cc0 names directories by it and submits each job alone.
         """
-        if made.is_step or made.configuration.get("slurm.array") is not True:
+        wanted = made.configuration.get("slurm.array")
+        if not isinstance(wanted, bool | None):
+            raise JobError(f"slurm.array is {wanted!r}, not true or false", "slurm.array")
+        if made.is_step or not wanted:
             return False
         if made.instance.parent is None and made.job.start is None:
             return True
@@ -611,8 +697,10 @@ class OellmSweep(ForeignSweep):
     def _job_name(configuration: Configuration, member: SweepPoint) -> str:
         for key in ("job.name", "project.name"):
             name = configuration.get(key)
+            if isinstance(name, list | dict):
+                raise JobError(f"{key} is {name!r}, not a text", key)
             if name:
-                return str(name)
+                return str(name).replace("%a", str(member.index))  # upstream's place for the index
         return f"point_{member.index}"
 
     def problem(self, error: ConfigurationError | JobError | SiblingError, point: str = "") -> Problem:
@@ -623,8 +711,16 @@ class OellmSweep(ForeignSweep):
             if error.text and error.text not in message:
                 message = f"{message}, in {error.text[:200]!r}"
             return self.document.problem(path, message, error.hint)
-        key = error.key if isinstance(error, JobError) else ""
-        return self.document.problem(self._place_of_key(key) or ("sweep",), message, error.hint)
+        if isinstance(error, JobError):
+            path = self._place_of_key(error.key)
+        else:
+            path = self._place_holding(error.reference) if error.reference else ()
+        return self.document.problem(path or ("sweep",), message, error.hint)
+
+    def _place_holding(self, text: str) -> KeyPath:
+        """Return the place of the first value that holds a text."""
+        leaves = _leaves(self.document.data, ())
+        return next((path for path, value in leaves if isinstance(value, str) and text in value), ())
 
     def _place_of_text(self, text: str) -> KeyPath:
         if text:
@@ -632,6 +728,13 @@ class OellmSweep(ForeignSweep):
                 if value == text or (isinstance(value, str) and value.replace("\\${", "${") == text):
                     return path
         return ("sweep",)
+
+    def _place_of_warning(self, text: str) -> KeyPath:
+        """Return the place of the dotted key that a warning begins with, or that of ``job``."""
+        key = re.split(r"[:,] ", text, maxsplit=1)[0]
+        section = key.partition(".")[0]
+        known = section in self._root and re.fullmatch(r"[\w.]+", key)
+        return self._place_of_key(key) if known else ("job",)
 
     def _place_of_key(self, key: str) -> KeyPath:
         whole: KeyPath = tuple(

@@ -1,7 +1,7 @@
 """The fields of oellm-autoexp's conditions, actions and events, and the Slurm states in them.
 
-As in ``monitor/{conditions,actions}.py`` (c6d0cc0; ``progress_…``, ``MaxActionFires`` and the further fields of
-``RestartAction`` are of later revisions). Upstream refuses other fields.
+As in ``monitor/{conditions,actions}.py`` (c6d0cc0; ``progress_…``, ``MaxActionFires``, ``QuarantineCheckpoint`` and
+the further fields of ``RestartAction`` are of later revisions). Upstream refuses other fields.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ ACTION_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "Log": ("message", "level"),
     "AppendToFile": ("path", "content", "dedup", "create_parents", "reason"),
     "UpdateChainExcludes": ("exclude_file", "reason"),
+    "QuarantineCheckpoint": (
+        *("checkpoint_dir", "iteration", "quarantine_prefix", "tracker_name", "max_rollbacks", "dry_run"),
+        "reason",
+    ),
     "NewJob": ("job_config", "reason"),
     "RunAutoexp": ("script", "overrides", "config_path", "no_monitor", "reason"),
 }
@@ -50,10 +54,20 @@ _EVENT: Final = ("class_name", "name", "action", "metadata", "condition")
 LOG_EVENT_FIELDS: Final = (
     *(*_EVENT, "pattern", "pattern_type", "extract_groups", "match_once"),
     *("inactivity_polls", "inactivity_timeout_s", "progress_polls", "progress_timeout_s", "progress_mode"),
+    "progress_group",
 )
 STATE_EVENT_FIELDS: Final = (*_EVENT, "transition")
 _UNREAD: Final = frozenset(
-    {"metadata", "level", "tail_lines", "progress_mode", "wait_for_job_end", "cancel_first", "pre_command"}
+    {
+        "metadata",
+        "level",
+        "tail_lines",
+        "progress_mode",
+        "progress_group",
+        "wait_for_job_end",
+        "cancel_first",
+        "pre_command",
+    }
     | {"persistent_fail", "blocking", "timeout_seconds", "poll_interval_seconds"}
 )
 GOOD_STATES: Final = frozenset({"COMPLETED", "SUCCESS", "FINISHED"})

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.dialects.oellm.conditions import Neighbour, Translator
 from airflow_megatron.spec.dialects.oellm.containers import container_of
+from airflow_megatron.spec.dialects.oellm.environment import environment_of
+from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.dialects.oellm.fields import FieldError, placed
-from airflow_megatron.spec.dialects.oellm.interpolation.configuration import ConfigurationError
-from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
 from airflow_megatron.spec.dialects.oellm.postprocess import passed_over_steps, steps_of
 from airflow_megatron.spec.dialects.oellm.slurm import RESOURCES, slurm_section
 from airflow_megatron.spec.dialects.oellm.sources import external_source, iteration_of_source
@@ -24,12 +24,13 @@ from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.layout.run_layout import log_pattern_of, stage_dir_of
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.model.jobs import Dependency, Job
-from airflow_megatron.spec.model.schema import RestartSection
+from airflow_megatron.spec.model.schema import LONGEST_CHAIN, RestartSection
+from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.foreign.interpolation.configuration import Configuration
     from airflow_megatron.spec.model.schema import SlurmSection, StageKindName
     from airflow_megatron.spec.model.stage_tree import Waits
 
@@ -50,10 +51,6 @@ FORK_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Arguments of OpenEuroLLM's fork of Megatron-LM that no release has, as its parser declares them."""
 _CONVERSION = ("ckpt_convert_format", "ckpt_convert_save")
-_ENV_MANAGED = re.compile(
-    r"(?:MASTER_(?:ADDR|PORT)|NUM_(?:NODES|GPUS|GPUS_PER_NODE)|GPUS_PER_NODE|MACHINE_NAME|ARCH|SLURM_\w+"
-    r"|PYTHONPATH|PROJECT_DIR|RUN_DIR|LOCAL_ADDR)\Z"
-)
 _ITERATION = re.compile(r"iter_0*([1-9][0-9]*)")
 
 
@@ -166,7 +163,9 @@ def build_job(
         )
     iteration = _iteration(configuration, kind, parent)
     own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log_pattern, "", place.branch)
-    translator = Translator(own, [other for _, other in made], iteration, passed)
+    translator = Translator(
+        own, [other for _, other in made], iteration, passed, _monitor_variables(configuration)
+    )
     try:
         start = _condition(translator, configuration, "start")
         cancel = _condition(translator, configuration, "cancel")
@@ -184,7 +183,7 @@ def build_job(
         iteration = None
     waits, dependency = _dependency(start, parent)
     swept = _swept_values(configuration, place.swept, arguments)
-    variables = {**resources, **swept, **_kind_values(configuration, kind)}
+    variables = {**resources, **swept, **_kind_values(configuration, kind, passed)}
     job = Job(
         name=".".join((place.sweep, place.point, place.stage)),
         sweep=place.sweep,
@@ -206,12 +205,12 @@ def build_job(
         source=source,
         command=_command(configuration) if kind == "command" else (),
         slurm=slurm,
-        env=_environment(configuration, translator.warnings),
+        env=environment_of(configuration, passed),
         start=start if waits == "condition" else None,
         cancel=cancel,
         finish=finish,
         events=(*events, *_inactivity(configuration)),
-        restart=_restart(configuration, kind, passed),
+        restart=_restart(configuration, kind, translator, passed),
         extra_arguments={name: FORK_ARGUMENTS[name] for name in of_fork},
         container=container_of(configuration, passed),
     )
@@ -229,18 +228,59 @@ def _inactivity(configuration: Configuration) -> tuple[Event, ...]:
     return (Event("inactivity", "idle", "restart", after=float(seconds), limit=1),)
 
 
-def _restart(configuration: Configuration, kind: StageKindName, warnings: list[str]) -> RestartSection:
-    """Return the restart policy: ``job.chain_repeat`` attempts of a training are queued, each behind the one before."""
+def _monitor_variables(configuration: Configuration) -> dict[str, Any]:
+    """Return the variables that upstream's monitor has before a job runs (``MonitorLoop._build_job_metadata``)."""
+    metadata = configuration.get("job.metadata")
+    return {
+        **(metadata if isinstance(metadata, dict) else {}),
+        "job_name": configuration.get("job.name", ""),
+        "stage": configuration.get("stage", ""),
+        "sweep_index": configuration.get("index", 0),
+    }
+
+
+def _restart(
+    configuration: Configuration,
+    kind: StageKindName,
+    translator: Translator,
+    warnings: list[str],
+) -> RestartSection:
+    """Return the restart policy.
+
+    ``job.chain_repeat`` attempts of a training are queued, each behind the one before. ``MaxAttemptsCondition`` limits
+    the attempts of events that restart the job.
+
+    :param translator: of the events of the job
+    """
+    given: dict[str, Any] = {}
+    if translator.quarantine is not None:
+        given["quarantine"] = translator.quarantine
+    attempts = [most for _, most in translator.attempts]
+    limits = [most for most in attempts if most is not None]
+    if limits and len(limits) == len(attempts):
+        given["retryable"] = max(0, max(limits) - 1)
+    if limits and len(set(attempts)) > 1:
+        counts = f"the largest one, {max(limits)}, counts" if "retryable" in given else "none counts"
+        named = ", ".join(dict.fromkeys(name for name, _ in translator.attempts))
+        warnings.append(
+            f"job: events {named}: of several limits of MaxAttemptsCondition {counts} for all of them; the sidecar's "
+            "restart: {retryable: …} sets another"
+        )
     key = "job.chain_repeat"
     repeat = configuration.get(key)
-    if repeat in (None, 1):
-        return RestartSection()
-    if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
-        raise JobError(f"{key} is {repeat!r}, not a whole number from 1 on", key)
-    if kind == "train":
-        return RestartSection(chain=repeat)
-    warnings.append(f"{key}: {repeat}: only trainings have attempts that wait for each other in the queue")
-    return RestartSection()
+    if repeat is None:
+        return RestartSection(**given)
+    if repeat == 0 and not isinstance(repeat, bool):
+        repeat = 1  # upstream chains where it is more than 1
+    if isinstance(repeat, bool) or not isinstance(repeat, int) or not 1 <= repeat <= LONGEST_CHAIN:
+        raise JobError(f"{key} is {repeat!r}, not a whole number from 1 to {LONGEST_CHAIN}", key)
+    if repeat > 1 and kind == "train":
+        given["chain"] = repeat
+    elif repeat > 1:
+        warnings.append(
+            f"{key}: {repeat}: only trainings have attempts that wait for each other in the queue"
+        )
+    return RestartSection(**given)
 
 
 def waits_of(job: Job) -> Waits:
@@ -252,18 +292,25 @@ def waits_of(job: Job) -> Waits:
 
 
 def _condition(translator: Translator, configuration: Configuration, word: str) -> Condition | None:
-    """Return the start condition of the job; in the README it is a list, ``start_conditions``."""
-    key = f"job.{word}_condition"
-    data = configuration.get(key)
-    if not data:
-        key = f"{key}s"
-        data = configuration.get(key)
-    with placed(key):
-        return translator.condition(data)
+    """Return a condition of the job; in the README it is a list, ``start_conditions``.
+
+    :param word: ``start``, ``cancel`` or ``finish``
+    """
+    keys = (f"job.{word}_condition", f"job.{word}_conditions")
+    given = {key: data for key in keys if (data := configuration.get(key))}
+    if len(given) > 1:
+        raise JobError(f"{' and '.join(keys)} are both given", keys[1], "keep one of them")
+    for key, data in given.items():
+        with placed(key):
+            made = translator.start(data) if word == "start" else translator.condition(data)
+        if made is None and word != "start":
+            translator.warnings.append(f"{key}: it always holds, which would {word} every job: left out")
+        return made
+    return None
 
 
 def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, Any]:
-    section = configuration.get("backend.megatron") or {}
+    section = configuration.section("backend.megatron")
     if not isinstance(section, dict):
         raise JobError("backend.megatron takes keys with values", "backend.megatron")
     if section.get("ckpt_convert_format"):
@@ -275,18 +322,28 @@ def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, A
                 "the training does not convert its checkpoints; add a stage that converts"
             )
         section = {key: value for key, value in section.items() if key not in _CONVERSION}
+    if section.get("exit_signal_handler") is False:
+        warnings.append(
+            "backend.megatron.exit_signal_handler: false: a job that is stopped saves first; it is always set here"
+        )
     arguments = {
-        key: value
+        key: _as_flag(value)
         for key, value in section.items()
         if key not in _MANAGED_ARGUMENTS and value is not None and value != [] and not isinstance(value, dict)
     }
     if not section.get("save") and arguments.get("save_interval") is None:
         arguments["save_interval"] = 0  # upstream's command line has no --save either
     for key in ("train_iters", "train_samples", "save_interval", "lr_decay_iters", "lr_warmup_iters"):
-        value = arguments.get(key)
-        if isinstance(value, float) and value.is_integer():
-            arguments[key] = int(value)
+        number = whole(arguments.get(key))
+        if number is not None:
+            arguments[key] = number
     return arguments
+
+
+def _as_flag(value: Any) -> Any:
+    """Return a value; the texts ``true`` and ``false``, which variables have, are flags, as upstream reads them."""
+    word = value.strip().lower() if isinstance(value, str) else ""
+    return word == "true" if word in ("true", "false") else value
 
 
 def _iteration(configuration: Configuration, kind: StageKindName, parent: Job | None) -> int | None:
@@ -302,8 +359,9 @@ def _iteration(configuration: Configuration, kind: StageKindName, parent: Job | 
             configuration.get("backend.hf_path"),
             *(models if isinstance(models, list) else []),
         ]
-    if isinstance(step, int) and step > 0:
-        return step
+    number = whole(step)
+    if number is not None and number > 0:
+        return number
     for text in texts:
         match = _ITERATION.search(str(text or ""))
         if match:
@@ -361,7 +419,8 @@ def _swept_values(
     return values
 
 
-def _kind_values(configuration: Configuration, kind: StageKindName) -> dict[str, Any]:
+def _kind_values(configuration: Configuration, kind: StageKindName, warnings: list[str]) -> dict[str, Any]:
+    """Return the input of a conversion or evaluation; of two keys for the same the first counts, with a warning."""
     if kind == "convert":
         names: dict[str, tuple[str, ...]] = {
             "tokenizer": ("backend.tokenizer", "backend.hf_model"),
@@ -378,9 +437,13 @@ def _kind_values(configuration: Configuration, kind: StageKindName) -> dict[str,
         return {}
     values = {}
     for name, keys in names.items():
-        found = next((value for value in map(configuration.get, keys) if value not in (None, "", [])), None)
-        if found is not None:
-            values[name] = found
+        given = {key: value for key in keys if (value := configuration.get(key)) not in (None, "", [])}
+        if given:
+            first, *others = given
+            values[name] = given[first]
+            passed_over = [key for key in others if given[key] != given[first]]
+            if passed_over:
+                warnings.append(f"{', '.join(passed_over)}: {first} gives the same, and counts")
     return values
 
 
@@ -388,44 +451,17 @@ def _command(configuration: Configuration) -> tuple[str, ...]:
     command = configuration.get("backend.command")
     if isinstance(command, str):
         return ("bash", "-c", command)
+    key = "backend.command" if command else "backend"
     words = command or [
         *(configuration.get("backend.base_command") or ()),
         *(configuration.get("backend.extra_cli_args") or ()),
     ]
     if not words:
-        raise JobError("the backend has no command", "backend", "write command: …")
-    return tuple(str(word) for word in words)
-
-
-def _environment(configuration: Configuration, warnings: list[str]) -> dict[str, str]:
-    """Return the variables with plain values; the cluster profile sets those of the site and the launcher."""
-    environment: dict[str, str] = {}
-    passed_over: list[str] = []
-    for section in ("slurm.env", "backend.env"):
-        for key, value in _readable(configuration, section).items():
-            if _ENV_MANAGED.match(key) or value in (None, ""):
-                continue
-            if "$" in str(value):
-                passed_over.append(key)
-            else:
-                environment[key] = str(value)
-    if passed_over:
-        warnings.append(
-            f"{', '.join(passed_over)}: variables that a shell would compute belong into the cluster profile's setup"
+        raise JobError("the backend has no command", key, "write command: …")
+    if not isinstance(words, list) or not all(
+        isinstance(word, str | int | float) and not isinstance(word, bool) for word in words
+    ):
+        raise JobError(
+            f"the command is {words!r}, not a list of words", key, "quote the words that are meant"
         )
-    return environment
-
-
-def _readable(configuration: Configuration, section: str) -> dict[str, Any]:
-    """Return the variables that can be resolved; a site's variables may be missing on this machine."""
-    try:
-        names = configuration.keys(section)
-    except ConfigurationError:
-        return {}
-    values = {}
-    for name in names:
-        try:
-            values[name] = configuration.get(f"{section}.{name}")
-        except ConfigurationError:
-            continue
-    return values
+    return tuple(str(word) for word in words)

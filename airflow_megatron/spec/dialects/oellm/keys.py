@@ -7,17 +7,20 @@ an error with the name that was meant. The known keys are the fields of upstream
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.dialects.oellm.slurm import MANAGED
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.foreign.sidecar import SidecarSection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.foreign.interpolation.configuration import Configuration
+    from airflow_megatron.spec.model.schema import StageKindName
 
 REASONS: Final = {
     "directories": (
@@ -30,13 +33,17 @@ REASONS: Final = {
     "submission": "this package submits and names the jobs itself",
     "checks": "lint checks the arguments; data files are not looked at",
     "unread": "nothing here reads it",
+    "sidecar": "nothing here reads it; it belongs into the sidecar, <file>.airflow.yml",
+    "values": "keys with values are no argument",
+    "kind": "only a stage of the kind {kind} reads it, and the sweep has none; a training's arguments are those of "
+    "backend.megatron",
     "sites": "the job script sets it",
 }
 _HONOURED: Final = ""
 _JOB: Final = {
     **dict.fromkeys(
         (
-            *("name", "log_events", "state_events", "chain_repeat", "inactivity_threshold_seconds", "slurm"),
+            *("name", "log_events", "state_events", "chain_repeat", "inactivity_threshold_seconds"),
             *("start_condition", "cancel_condition", "finish_condition"),
             *("start_conditions", "cancel_conditions", "finish_conditions"),
         ),
@@ -47,8 +54,8 @@ _JOB: Final = {
         "directories",
     ),
     "array_len": "arrays",
-    "metadata": "unread",
-    "base_config": "unread",
+    "metadata": _HONOURED,
+    **dict.fromkeys(("base_config", "slurm"), "unread"),
 }
 _SLURM: Final = {
     **dict.fromkeys(("sbatch", "env", "sbatch_extra_directives", "class_name", "array"), _HONOURED),
@@ -60,8 +67,25 @@ _SLURM: Final = {
     "name": "names",
     "test_only": "submission",
 }
+_OF_KINDS: Final[Mapping[StageKindName, tuple[str, ...]]] = {
+    "convert": ("tokenizer", "hf_model", "megatron_path", "iteration"),
+    "evaluate": (
+        *(
+            "models",
+            "iteration",
+            "tasks",
+            "task_groups",
+            "tasks_dir",
+            "lm_eval_include_path",
+            "limit",
+            "n_shot",
+        ),
+    ),
+    "command": ("command", "base_command", "extra_cli_args"),
+}
+"""Kind of a stage → the keys of ``backend`` that only such stages read."""
 _BACKEND: Final = {
-    **dict.fromkeys(("class_name", "env", "megatron", "aux"), _HONOURED),
+    **dict.fromkeys(("class_name", "env", "megatron", "aux", "hf_architecture"), _HONOURED),
     **dict.fromkeys(
         ("launcher_script", "torchrun_args", "dist_cmd", "python_cmd", "full_cmd", "oellm_cmd", "venv_path"),
         "launcher",
@@ -76,19 +100,18 @@ _BACKEND: Final = {
     **dict.fromkeys(
         (
             *("dummy", "verbose", "local", "slurm_template_var", "max_array_len", "download_only", "dry_run"),
-            *("eval_csv_path", "trust_remote_code"),
+            *("eval_csv_path", "trust_remote_code", "derive_hf_arch"),
         ),
         "unread",
     ),
-    **dict.fromkeys(
-        (
-            *("tokenizer", "hf_model", "megatron_path", "iteration", "tasks", "task_groups", "tasks_dir"),
-            *("lm_eval_include_path", "limit", "n_shot", "models", "command", "base_command"),
-            *("derive_hf_arch", "extra_cli_args"),
-        ),
-        _HONOURED,
-    ),
+    **dict.fromkeys(itertools.chain(*_OF_KINDS.values()), _HONOURED),
 }
+_PROJECT: Final = {
+    "name": _HONOURED,
+    **dict.fromkeys(("base_output_dir", "log_path", "log_path_current"), "directories"),
+    "monitoring_state_dir": "unread",
+}
+"""The README's names of what stands in ``job``."""
 _TOP: Final = {
     **dict.fromkeys(
         (
@@ -106,6 +129,8 @@ _WORD: Final = re.compile(r"\.*[A-Za-z_]\w*(?:\.\w+)*")
 _OF_SIBLING: Final = re.compile(r"sibling\.\w+\.")
 _COMMAND_LINE: Final = frozenset({"backend.megatron", "backend"})
 """What upstream makes the whole command of; that reads no variable of one's own in it."""
+_REPEATED: Final = ("job.slurm", "${slurm}")
+"""A key that upstream requires of every job; it repeats a section, and reads none of its keys."""
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {}, False)
 
 
@@ -117,17 +142,37 @@ def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[
     """
     references = References(configuration.root)
     by_reason: dict[str, list[str]] = {}
-    for path, known in (("", _TOP), ("job", _JOB), ("slurm", _SLURM), ("backend", _BACKEND)):
+    for path, known in (
+        ("", _TOP),
+        ("job", _JOB),
+        ("project", _PROJECT),
+        ("slurm", _SLURM),
+        ("backend", _BACKEND),
+    ):
         section = configuration.raw(path)
-        if not isinstance(section, dict):
+        if section is None:
             continue
+        if not isinstance(section, dict):
+            raise JobError(f"{path} is {section!r}, not keys with values", path, f"write {path}: {{…}}")
         for name, value in section.items():
             key = f"{path}.{name}" if path else name
+            if (key, value) == _REPEATED:
+                continue
             if name in known:
                 if known[name] and value not in _EMPTY:
                     by_reason.setdefault(known[name], []).append(key)
-            elif not references.mention(key):
+            elif references.mention(key):
+                continue
+            elif not path and name in SidecarSection.model_fields:
+                by_reason.setdefault("sidecar", []).append(key)
+            else:
                 near = _near(key, name, value, known, strict=path in _STRICT)
+                if (
+                    not near
+                    and not path
+                    and (of_sidecar := did_you_mean(name, SidecarSection.model_fields, limit=1, alike=0.75))
+                ):
+                    near = f"{of_sidecar.removesuffix('?')}, in the sidecar, <file>.airflow.yml?"
                 if near:
                     yield key, f"{key}: {REASONS['unread']}; {near}"
                 else:
@@ -136,8 +181,11 @@ def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[
         section = configuration.raw(path)
         if isinstance(section, dict):
             for name, value in section.items():
+                key = f"{path}.{name}"
                 if known.get(name) and value not in _EMPTY:
-                    by_reason.setdefault(known[name], []).append(f"{path}.{name}")
+                    by_reason.setdefault(known[name], []).append(key)
+                elif isinstance(value, dict) and value and name != "aux" and not references.mention(key):
+                    by_reason.setdefault("values", []).append(key)
     for reason, keys in by_reason.items():
         yield keys[0], f"{', '.join(keys)}: {REASONS[reason]}"
     yield from _unread(configuration, swept, references)
@@ -180,6 +228,24 @@ def _unread(
         )
 
 
+def of_other_kinds(backend: Any, kinds: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of ``backend`` that only kinds of stages read that a sweep has none of, each with a warning.
+
+    :param backend: the section
+    :param kinds: of the sweep's stages
+    """
+    read = {key for kind in kinds for key in _OF_KINDS.get(kind, ())}
+    for kind, keys in _OF_KINDS.items():
+        unread = [
+            key
+            for key in keys
+            if key not in read and isinstance(backend, dict) and backend.get(key) not in _EMPTY
+        ]
+        if unread:
+            named = ", ".join(f"backend.{key}" for key in unread)
+            yield f"backend.{unread[0]}", f"{named}: {REASONS['kind'].format(kind=kind)}"
+
+
 class References:
     """The references in the texts of a configuration.
 
@@ -187,6 +253,9 @@ class References:
     """
 
     def __init__(self, root: Any) -> None:
+        job = root.get("job") if isinstance(root, dict) else None
+        if isinstance(job, dict) and job.get("slurm") == _REPEATED[1]:
+            root = {**root, "job": {key: value for key, value in job.items() if key != "slurm"}}
         words = {word for text in _strings(root) if "${" in text for word in _WORD.findall(text)}
         self._paths = {_OF_SIBLING.sub("", word) for word in words if not word.startswith(".")}
         self._tails = {word.lstrip(".") for word in words if word.startswith(".")}

@@ -1,23 +1,26 @@
 """Conversion of an oellm-autoexp sweep to a native spec with resolved values.
 
 Values that all points and stages share stand once; those of a stage with the stage; those that differ from point to
-point are columns of ``sweep: {configs: […]}``. Run directories stay expressions, so that the spec works on any cluster.
+point are columns of ``sweep: {configs: […]}``. A stage that some points lack has a ``filter``; one that has another
+parent or form at some points becomes several stages. Run directories stay expressions, so that the spec works on any
+cluster.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.spec.dialects.oellm.interpolation.configuration import ConfigurationError
-from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.dialects.oellm.siblings import SiblingError
 from airflow_megatron.spec.dialects.oellm.slurm import RESOURCES
 from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.quantities import slurm_time
+from airflow_megatron.spec.foreign.interpolation.configuration import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from airflow_megatron.spec.dialects.oellm.dialect import OellmSweep
     from airflow_megatron.spec.model.conditions import Condition, Event
@@ -25,47 +28,27 @@ if TYPE_CHECKING:
 
 _POINT_DIR = "/@point@"
 _LABEL = "label"
+_OWN_STAGES = "own_stages"
+_FIXED = frozenset({"kind", "parent", "finished", "of", "name", "do", "limit", "restart", "array"})
+"""Keys of a stage that take no expressions: jobs in which they differ are of different stages."""
+_FREE = frozenset({"params", "slurm", "container"})
+"""Sections of a stage that take expressions everywhere."""
 _MISSING = object()
-
-
-class NativeError(AirflowMegatronError, ValueError):
-    """A part of a sweep that has no native form."""
 
 
 def native_spec(sweep: OellmSweep, argument_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the data of a native spec with the same jobs.
 
     :param argument_defaults: Megatron arguments that are left out when they have these values
-    :raises SpecError: if the points have stage trees that differ
+    :raises SpecError: if a value cannot be resolved
     """
-    families = _families(sweep)
-    names = [point.name for point in sweep.points]
-    try:
-        return _Writer(sweep, names, families, argument_defaults or {}).spec()
-    except NativeError as error:
-        raise SpecError(sweep.document.problem(("sweep",), str(error))) from error
-
-
-def _families(sweep: OellmSweep) -> list[list[Job]]:
     try:
         families = [
-            [job for job, _ in sweep.build(sweep.family(point), point.name, "local", _POINT_DIR)]
-            for point in sweep.points
+            sweep.kept_jobs(sweep.family(point), point.name, "local", _POINT_DIR) for point in sweep.points
         ]
     except (ConfigurationError, JobError, SiblingError) as error:
         raise SpecError(sweep.problem(error)) from error
-    shapes = {tuple((job.stage, job.kind) for job in family) for family in families}
-    kinds = {tuple(job.kind for job in family) for family in families}
-    if len(shapes) > 1 and (len(kinds) > 1 or len(families[0]) > 1):
-        trees = "; ".join(" → ".join(stage for stage, _ in shape) for shape in sorted(shapes))
-        raise SpecError(
-            sweep.document.problem(
-                ("sweep",),
-                f"its points have different stages ({trees}), which one native spec cannot hold",
-                "import them one by one, with --override sweep.filter=…",
-            )
-        )
-    return families
+    return _Writer(sweep, [point.name for point in sweep.points], families, argument_defaults or {}).spec()
 
 
 class _Writer:
@@ -79,20 +62,29 @@ class _Writer:
         self.sweep, self.families = sweep, families
         self.defaults = argument_defaults
         self.rows: list[dict[str, Any]] = [{_LABEL: name} for name in names]
-        self.stages = [_native_name(job, families) for job in families[0]]
+        self.names: dict[str, str] = {}
+        self.stages = self._stages()
 
     def spec(self) -> dict[str, Any]:
-        arguments = self._arguments()
-        shared, own = self._shared(arguments)
+        shared, own = self._shared(
+            {
+                stage: {row: self._arguments(job, self.families[row]) for row, job in jobs.items()}
+                for stage, jobs in self.stages.items()
+            }
+        )
         stages = {}
-        for position, stage in enumerate(self.stages):
-            jobs = [family[position] for family in self.families]
-            sections = [self._section(job, family) for job, family in zip(jobs, self.families, strict=True)]
-            _fill_environments(sections)
+        for stage, jobs in self.stages.items():
+            sections = {row: self._section(job, self.families[row]) for row, job in jobs.items()}
+            _fill_environments(sections.values())
             section = self._unified(sections, stage, "value")
-            if own[position]:
-                section["megatron"] = own[position]
+            if len(jobs) < len(self.rows):
+                section["filter"] = f"{{{{ {stage!r} in {_OWN_STAGES} }}}}"
+            if own[stage]:
+                section["megatron"] = own[stage]
             stages[stage] = section
+        if any("filter" in section for section in stages.values()):
+            for row, values in enumerate(self.rows):
+                values[_OWN_STAGES] = [stage for stage, jobs in self.stages.items() if row in jobs]
         settings = self.sweep.settings
         spec: dict[str, Any] = {
             "name": self.sweep.name,
@@ -115,52 +107,67 @@ class _Writer:
         spec["stages"] = stages
         return spec
 
-    def _arguments(self) -> list[list[dict[str, Any]]]:
-        """Return the Megatron arguments by stage and family."""
-        return [
-            [
-                {
-                    name: _portable(family[position].params[name], family[position], family)
-                    for name in family[position].explicit_arguments
-                    if self._wanted(name, family[position].params[name])
-                }
-                for family in self.families
-            ]
-            for position in range(len(self.stages))
-        ]
+    def _stages(self) -> dict[str, dict[int, Job]]:
+        """Return the jobs of each stage of the spec, by their rows; one stage has jobs of one form."""
+        jobs = [job for family in self.families for job in family]
+        alone = len(jobs) == len(self.families) and len({job.kind for job in jobs}) == 1
+        by_kind = alone and len({job.stage for job in jobs}) > 1
+        forms: dict[tuple[str, Any], str] = {}
+        stages: dict[str, dict[int, Job]] = {}
+        taken = {job.stage for job in jobs}
+        for row, family in enumerate(self.families):
+            for job in family:
+                base = self.names[job.name] = job.kind if by_kind else job.stage
+                form = base, _form(self._section(job, family))
+                if form not in forms:
+                    numbered = (f"{base}_{number}" for number in itertools.count(2))
+                    free = (name for name in numbered if name not in taken and name not in stages)
+                    forms[form] = next(free) if base in stages else base
+                self.names[job.name] = forms[form]
+                stages.setdefault(forms[form], {})[row] = job
+        return stages
 
-    def _wanted(self, name: str, value: Any) -> bool:
-        return bool(self.defaults.get(name, _MISSING) != value)
+    def _arguments(self, job: Job, family: Sequence[Job]) -> dict[str, Any]:
+        """Return the Megatron arguments of a job."""
+        return {
+            name: _portable(job.params[name], job, family)
+            for name in job.explicit_arguments
+            if self.defaults.get(name, _MISSING) != job.params[name]
+        }
 
     def _shared(
-        self, arguments: Sequence[Sequence[Mapping[str, Any]]]
-    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        self, arguments: Mapping[str, Mapping[int, Mapping[str, Any]]]
+    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Distribute the arguments to the spec, its stages, and the columns of the sweep."""
-        trains = [position for position, values in enumerate(arguments) if any(values)]
+        trains = {stage: rows for stage, rows in arguments.items() if any(rows.values())}
         shared: dict[str, Any] = {}
-        own: list[dict[str, Any]] = [{} for _ in arguments]
-        names = dict.fromkeys(
-            name for position in trains for values in arguments[position] for name in values
-        )
-        for name in names:
-            columns = [[values.get(name, _MISSING) for values in arguments[position]] for position in trains]
-            if all(column == columns[0] for column in columns):
-                if _same(columns[0]):
-                    shared[name] = columns[0][0]
+        own: dict[str, dict[str, Any]] = {stage: {} for stage in arguments}
+        for name in dict.fromkeys(
+            name for rows in trains.values() for values in rows.values() for name in values
+        ):
+            columns = {
+                stage: {row: values.get(name, _MISSING) for row, values in rows.items()}
+                for stage, rows in trains.items()
+            }
+            merged = _merged(columns.values())
+            if merged is not None:
+                if _same(merged):
+                    shared[name] = next(iter(merged.values()))
                 else:
-                    self._column(name, columns[0])
+                    self._column(name, merged)
                 continue
-            for position, column in zip(trains, columns, strict=True):
+            for stage, column in columns.items():
+                value = next(iter(column.values()))
                 if not _same(column):
-                    self._column(f"{self.stages[position]}.{name}", column)
-                elif column[0] is not _MISSING:
-                    own[position][name] = column[0]
+                    self._column(f"{stage}.{name}", column)
+                elif value is not _MISSING:
+                    own[stage][name] = value
         return shared, own
 
-    def _column(self, key: str, values: Sequence[Any]) -> None:
-        for row, value in zip(self.rows, values, strict=True):
+    def _column(self, key: str, values: Mapping[int, Any]) -> None:
+        for row, value in values.items():
             if value is not _MISSING:
-                row[key] = value
+                self.rows[row][key] = value
 
     def _section(self, job: Job, family: Sequence[Job]) -> dict[str, Any]:
         section: dict[str, Any] = {"kind": job.kind}
@@ -168,8 +175,15 @@ class _Writer:
             (other for other in family if job.depends_on and other.name == job.depends_on[0].job), None
         )
         if parent is not None:
-            section["parent"] = _native_name(parent, self.families)
-        start = self._start(job, family) or {}
+            section["parent"] = self._stage_of(parent)
+        each = (
+            next((leaf for leaf in job.start.leaves() if leaf.kind == "new_checkpoint"), None)
+            if job.start
+            else None
+        )
+        if each is not None:
+            section["each_checkpoint"] = {"from_iteration": each.iteration, "spacing": each.spacing}
+        start = self._start(job, family) or {} if each is None else {}
         if job.source is not None:
             start |= {"from": _portable(job.source.path, job, family)}
             if job.source.iteration is not None:
@@ -185,7 +199,7 @@ class _Writer:
             section["container"] = _portable(job.container.model_dump(exclude_unset=True), job, family)
         if job.array:
             section["array"] = True
-        for word, condition in (("cancel", job.cancel), ("finish", job.finish)):
+        for word, condition in (("cancel", job.cancel), ("finish", None if each else job.finish)):
             written = self._condition(condition, job, family) if condition else None
             if written:
                 section[word] = written
@@ -195,9 +209,11 @@ class _Writer:
         if job.command:
             section["command"] = list(job.command)
         params = {name: job.params[name] for name in job.variables if name not in RESOURCES}
-        if job.stage_kind.works_on and job.iteration is not None and job.source is None:
+        if job.stage_kind.works_on and job.iteration is not None and job.source is None and each is None:
             params["iteration"] = job.iteration
         slurm = job.slurm.model_dump(exclude_none=True, exclude_unset=True)
+        if job.slurm.time is not None:
+            slurm["time"] = slurm_time(job.slurm.time)
         for word, values in (("params", params), ("slurm", slurm), ("env", dict(job.env))):
             if values:
                 section[word] = _portable(values, job, family)
@@ -219,13 +235,13 @@ class _Writer:
                 return {"finished": self._stage_at(condition.path, family)}
             case "checkpoint":
                 owner = next(other for other in family if other.checkpoint_dir == condition.path)
-                return {"checkpoint": condition.iteration, "of": _native_name(owner, self.families)}
+                return {"checkpoint": condition.iteration, "of": self._stage_of(owner)}
             case "log":
                 owner_of_log = next((other for other in family if other.log_pattern == condition.path), None)
                 if owner_of_log is None:
                     words = ["grep", "-qE", "-e", condition.pattern, _portable(condition.path, job, family)]
                     return {"command": words}
-                return {"log": condition.pattern, "of": _native_name(owner_of_log, self.families)}
+                return {"log": condition.pattern, "of": self._stage_of(owner_of_log)}
             case "file":
                 return {"file": _portable(condition.path, job, family)}
             case "command":
@@ -243,7 +259,7 @@ class _Writer:
                 return None
 
     def _stage_at(self, stage_dir: str, family: Sequence[Job]) -> str:
-        return next(_native_name(other, self.families) for other in family if other.stage_dir == stage_dir)
+        return next(self._stage_of(other) for other in family if other.stage_dir == stage_dir)
 
     def _event(self, event: Event, job: Job, family: Sequence[Job]) -> dict[str, Any]:
         written: dict[str, Any] = {"name": event.name}
@@ -261,27 +277,60 @@ class _Writer:
             written["limit"] = event.limit
         return written
 
-    def _unified(self, values: Sequence[Any], stage: str, name: str) -> Any:
-        """Return one value for all families, or an expression with a column if they differ."""
+    def _stage_of(self, job: Job) -> str:
+        return self.names[job.name]
+
+    def _unified(self, values: Mapping[int, Any], stage: str, name: str) -> Any:
+        """Return one value for the rows of a stage, or an expression with a column if they differ.
+
+        :param values: row → value; their forms are equal
+        """
+        first = next(iter(values.values()))
         if _same(values):
-            return values[0]
-        if all(isinstance(value, dict) for value in values) and len({tuple(value) for value in values}) == 1:
+            return first
+        if isinstance(first, dict):
             return {
-                key: self._unified([value[key] for value in values], stage, _column_name(name, key))
-                for key in values[0]
+                key: self._unified(
+                    {row: value[key] for row, value in values.items()}, stage, _column_name(name, key)
+                )
+                for key in first
             }
-        if all(isinstance(value, list) for value in values) and len({len(value) for value in values}) == 1:
+        if isinstance(first, list):
             return [
-                self._unified([value[index] for value in values], stage, f"{name}_{index}")
-                for index in range(len(values[0]))
+                self._unified({row: value[index] for row, value in values.items()}, stage, f"{name}_{index}")
+                for index in range(len(first))
             ]
-        if any(isinstance(value, dict | list) for value in values):
-            raise NativeError(f"stage {stage}: {name.replace('_', ' ')} differs in shape from point to point")
         self._column(f"{stage}.{name}", values)
         return f"{{{{ {name} }}}}"
 
 
-def _fill_environments(sections: Sequence[dict[str, Any]]) -> None:
+def _form(value: Any, fixed: frozenset[str] = _FIXED) -> Any:
+    """Return what sections of one stage have in common: the keys, the lengths, and the values that are fixed.
+
+    Environments are left out: a variable that a point does not set keeps the profile's value.
+    """
+    if isinstance(value, list):
+        return tuple(_form(item, fixed) for item in value)
+    if not isinstance(value, dict):
+        return None
+    return frozenset(
+        (key, repr(item) if key in fixed else _form(item, frozenset() if key in _FREE else fixed))
+        for key, item in value.items()
+        if key != "env"
+    )
+
+
+def _merged(columns: Iterable[Mapping[int, Any]]) -> dict[int, Any] | None:
+    """Return the value of each row if the columns agree."""
+    merged: dict[int, Any] = {}
+    for column in columns:
+        for row, value in column.items():
+            if not _same({0: merged.setdefault(row, value), 1: value}):
+                return None
+    return merged
+
+
+def _fill_environments(sections: Collection[dict[str, Any]]) -> None:
     """Give every point the same variables; a variable that a point does not set keeps the profile's value."""
     names = dict.fromkeys(name for section in sections for name in section.get("env", ()))
     for section in sections:
@@ -294,15 +343,9 @@ def _column_name(name: str, key: str) -> str:
     return word if name == "value" else f"{name}_{word}"
 
 
-def _same(values: Sequence[Any]) -> bool:
-    return all(type(value) is type(values[0]) and value == values[0] for value in values)
-
-
-def _native_name(job: Job, families: Sequence[Sequence[Job]]) -> str:
-    """Return the stage's name in the spec; points with one stage each share a name."""
-    if len(families[0]) == 1 and len({family[0].stage for family in families}) > 1:
-        return job.kind
-    return job.stage
+def _same(values: Mapping[int, Any]) -> bool:
+    first = next(iter(values.values()))
+    return all(type(value) is type(first) and value == first for value in values.values())
 
 
 def _portable(value: Any, job: Job, family: Sequence[Job]) -> Any:

@@ -3,6 +3,8 @@
 Upstream (``orchestrator.py``, ``postprocess/``, c6d0cc0) runs the conversions after the training's command, in the same
 job, and schedules the evaluation once that job has finished. Here each is a job of its own, in the training's run
 directory. Megatron's old "torch" format between two conversions is not needed: the converter reads ``torch_dist``.
+
+With ``save_interval`` and ``train_iters`` (branch ``harsh/ckpt_conversion_backend``), a step converts every checkpoint.
 """
 
 from __future__ import annotations
@@ -11,21 +13,30 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+import msgspec
+
+from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.model.jobs import Dependency
+from airflow_megatron.spec.model.schema import EachCheckpointSection
+from airflow_megatron.spec.native.conditions import ConditionScope, each_checkpoint_conditions
+from airflow_megatron.spec.native.jobs import each_checkpoint_paths
+from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.foreign.interpolation.configuration import Configuration
+    from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import StageKindName
 
 SECTION: Final = "postprocess"
 _TO_TORCH, _TO_HF, _EVALUATES = "MegatronDistToTorchStep", "MegatronToHFStep", "OELLMEvalStep"
 _FIELDS: Final = {
-    _TO_TORCH: ("class_name", "cmd"),
+    _TO_TORCH: ("class_name", "cmd", "load_dir", "ckpt_step", "save_interval", "train_iters"),
     _TO_HF: (
         *("class_name", "architecture", "torch_ckpt_dir", "hf_output_dir", "target_tensor_parallel_size"),
+        *("torch_ckpt_base_dir", "hf_output_base_dir", "ckpt_step", "save_interval", "train_iters"),
         *("target_pipeline_parallel_size", "target_params_dtype", "num_key_value_heads", "model_type"),
         *("architecture_class", "tokenizer_name"),
     ),
@@ -61,6 +72,10 @@ class Step:
     def place(self) -> str:
         """Its place in the configuration."""
         return f"{SECTION}.{self.name}"
+
+    def in_base(self, configuration: Configuration) -> bool:
+        """Return whether its directories hold those of the iterations."""
+        return configuration.get(f"{self.place}.torch_ckpt_base_dir") not in (None, "")
 
 
 def steps_of(configuration: Configuration, kind: StageKindName) -> tuple[Step, ...]:
@@ -117,38 +132,96 @@ def step_values(
     :raises JobError: if it works on what the training and its steps do not make
     """
     converter = converter_of(step, steps)
-    checkpoint = str(configuration.get(f"{converter.place}.torch_ckpt_dir") or "")
-    _below(
-        checkpoint,
-        run_dir,
-        f"{converter.place}.torch_ckpt_dir",
-        "torch_ckpt_dir: ${job.base_output_dir}/torch/…",
-    )
+    checkpoint, written = _directories(converter, configuration)
+    key = f"{converter.place}.torch_ckpt_{'base_' if converter.in_base(configuration) else ''}dir"
+    _below(checkpoint, run_dir, key, f"{key.rpartition('.')[2]}: ${{job.base_output_dir}}/torch/…")
     values: dict[str, Any] = {**_NO_EVENTS, "slurm.sbatch.nodes": 1, "slurm.array": False}
-    step_of = configuration.get("backend.megatron.ckpt_step")
-    named = _ITERATION.search(checkpoint)
-    iteration = int(named[1]) if named else step_of
-    if isinstance(iteration, int) and not isinstance(iteration, bool) and iteration > 0:
-        values["backend.iteration"] = iteration
+    every = interval_of(converter, configuration)
+    model = str(configuration.get(f"{step.place}.model_path") or "")
+    named = _ITERATION.search(model if every else checkpoint)
+    iteration = int(named[1]) if named else whole(configuration.get("backend.megatron.ckpt_step"))
     if step.kind == "convert":
+        if iteration is not None and iteration > 0 and not every:
+            values["backend.iteration"] = iteration
         return values | {
             "backend.class_name": "MegatronBridgeBackend",
             "backend.tokenizer": configuration.get(f"{step.place}.tokenizer_name") or _TOKENIZER,
             "backend.hf_model": None,
             "backend.hf_architecture": configuration.get(f"{step.place}.architecture"),
         }
-    model = str(configuration.get(f"{step.place}.model_path") or "")
-    written = str(configuration.get(f"{converter.place}.hf_output_dir") or "")
+    if iteration is not None and iteration > 0:
+        values["backend.iteration"] = iteration
+    if every:
+        last = configuration.get("backend.megatron.train_iters")
+        if iteration and (iteration % every == 0 or iteration == last):
+            written = f"{written}/iter_{iteration:07d}"
+        else:
+            written = f"{written}/iter_{every:07d} and each {every} iterations after it"
     if model != written:
+        hint = (
+            ""
+            if converter.in_base(configuration)
+            else f"model_path: ${{{converter.place}.hf_output_dir}}; or "
+        )
         raise JobError(
             f"{step.place} evaluates {model or 'nothing'}, and {converter.place} writes {written or 'nothing'}",
             f"{step.place}.model_path",
-            f"model_path: ${{{converter.place}.hf_output_dir}}; or a stage with OELLMEvalBackend for another model",
+            f"{hint}a stage with OELLMEvalBackend for another model",
         )
     return values | {
         "backend.class_name": "OELLMEvalBackend",
         "backend.tasks": configuration.get(f"{step.place}.task_groups") or ["open-sci-0.01"],
     }
+
+
+def interval_of(step: Step, configuration: Configuration) -> int | None:
+    """Return the ``save_interval`` of a conversion of every checkpoint; None for another step.
+
+    :raises JobError: if it is not that of a training which ends at the step's ``train_iters``
+    """
+    interval, last = (configuration.get(f"{step.place}.{key}") for key in ("save_interval", "train_iters"))
+    if step.kind != "convert" or interval is None or last is None:
+        return None
+    every = whole(interval)
+    if every is None or every < 1:
+        key = f"{step.place}.save_interval"
+        raise JobError(f"{key} is {interval!r}, not a whole number from 1 on", key)
+    end = configuration.get("backend.megatron.train_iters")
+    if last != end:
+        key = f"{step.place}.train_iters"
+        raise JobError(
+            f"{key} is {last}, and the training ends at {end}",
+            key,
+            f"{key}: ${{backend.megatron.train_iters}}",
+        )
+    return every
+
+
+def each_converted(job: Job, training: Job, every: int) -> Job:
+    """Return a conversion of every checkpoint of a training, each when it is saved.
+
+    :param every: iterations between two checkpoints
+    """
+    section = EachCheckpointSection(from_iteration=every, spacing=every)
+    scope = ConditionScope({}, job.run_dir, job, lambda _: [])
+    start, finish = each_checkpoint_conditions(section, *each_checkpoint_paths(job), training, scope)
+    depends_on = (Dependency(training.name, training.stage, "condition"),)
+    return msgspec.structs.replace(
+        job, start=start, finish=finish, start_every_attempt=True, depends_on=depends_on
+    )
+
+
+def _directories(converter: Step, configuration: Configuration) -> tuple[str, str]:
+    """Return the directories that a conversion reads and writes; of every checkpoint: those that hold them."""
+    base = "base_" if converter.in_base(configuration) else ""
+    read, written = (
+        str(configuration.get(f"{converter.place}.{name}_{base}dir") or "")
+        for name in ("torch_ckpt", "hf_output")
+    )
+    step = whole(configuration.get(f"{converter.place}.ckpt_step")) if base else None
+    if step is None or interval_of(converter, configuration):
+        return read, written
+    return f"{read}/iter_{step:07d}", f"{written}/iter_{step:07d}"
 
 
 def _classes(configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -174,6 +247,9 @@ def _classes(configuration: Configuration) -> Iterator[tuple[str, str]]:
                 raise JobError(
                     f"there is no key '{key}.{field}'", f"{key}.{field}", near or f"known: {known}"
                 )
+        dry = configuration.get(f"{key}.dry_run")
+        if not isinstance(dry, bool | None):
+            raise JobError(f"{key}.dry_run is {dry!r}, not true or false", f"{key}.dry_run")
         yield str(name), class_name
 
 

@@ -15,8 +15,8 @@ from airflow_megatron.spec.model.stage_tree import StageInstance
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
     from airflow_megatron.spec.dialects.oellm.sweep import SweepPoint
+    from airflow_megatron.spec.foreign.interpolation.configuration import Configuration
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import StageKindName
 

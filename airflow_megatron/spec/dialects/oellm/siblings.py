@@ -1,9 +1,12 @@
 """Siblings among the points of an oellm-autoexp sweep: the same combination in another stage.
 
 oellm-autoexp's rule (``dag_resolver.py``, c6d0cc0): the sibling of a point for ``${sibling.STAGE.…}`` has the same
-``group_path`` after all positions are left out at which some point chooses a stage, and a stage whose name begins with
-STAGE; the first one in the order of expansion is taken. Where that finds none (stages in separate groups of a list, as
-its README writes them), the sibling is the point of that stage that agrees on all swept values that both have.
+``group_path`` after all positions are left out at which some point chooses a stage, and a stage whose name begins
+with STAGE; the first one in the order of expansion is taken. Its later rule (branch ``hybrid_exp``, 16c771c) leaves a
+position out only if the stage is chosen at it, and not if only a group inside it chooses one. It decides between
+several points of the stage STAGE, and where the first rule finds none. Where both find none (stages in separate
+groups of a list, as its README writes them), the sibling is the point of that stage that agrees on all swept values
+that both have.
 """
 
 from __future__ import annotations
@@ -33,10 +36,12 @@ class SiblingError(AirflowMegatronError, ValueError):
     :param message: what is wrong
     :param point: the point that refers to it
     :param hint: what to write instead
+    :param stage: as the reference at fault names it
     """
 
-    def __init__(self, message: str, point: SweepPoint, hint: str = "") -> None:
+    def __init__(self, message: str, point: SweepPoint, hint: str = "", stage: str = "") -> None:
         self.point, self.hint = point, hint
+        self.reference = f"sibling.{stage}." if stage else ""
         super().__init__(message)
 
 
@@ -63,17 +68,25 @@ def stage_of(point: SweepPoint) -> str:
 
 
 class Siblings:
-    """The sibling relation of the points of one sweep."""
+    """The sibling relation of the points of one sweep.
+
+    ``warnings`` holds, for each reference with several meanings, which one it has.
+    """
 
     def __init__(self, points: Sequence[SweepPoint]) -> None:
         self.points = {point.index: point for point in points}
-        self._mask = _stage_mask(points)
-        self._by_key: dict[tuple[int, ...], list[SweepPoint]] = {}
+        self._masks = (
+            _stage_mask([point.stage_path for point in points]),
+            _stage_mask([point.own_stage_path for point in points]),
+        )
+        self._by_key: dict[tuple[int, tuple[int, ...]], list[SweepPoint]] = {}
         self._by_stage: dict[str, list[SweepPoint]] = {}
         self._found: dict[tuple[int, str], SweepPoint] = {}
+        self.warnings: dict[str, str] = {}
         self._by_values: dict[tuple[str, tuple[str, ...]], dict[tuple[str, ...], list[SweepPoint]]] = {}
         for point in points:
-            self._by_key.setdefault(self._key(point), []).append(point)
+            for rule in range(len(self._masks)):
+                self._by_key.setdefault((rule, self._key(point, rule)), []).append(point)
             self._by_stage.setdefault(stage_of(point), []).append(point)
 
     def find(self, point: SweepPoint, stage: str) -> SweepPoint:
@@ -88,29 +101,50 @@ class Siblings:
         return known
 
     def _search(self, point: SweepPoint, stage: str) -> SweepPoint:
-        others = [other for other in self._by_key[self._key(point)] if other.index != point.index]
-        for other in others:
-            if stage_of(other) == stage:
-                return other
-        for other in others:
-            if stage_of(other).startswith(stage):
-                return other
-        return self._by_swept_values(point, stage)
+        first, later = (self._beginning_with(point, stage, rule) for rule in range(len(self._masks)))
+        alike = [other for other in first if stage_of(other) == stage]
+        if alike:
+            indices = {other.index for other in later}
+            return next((other for other in alike if other.index in indices), alike[0])
+        beginning = first or later
+        if not beginning:
+            return self._by_swept_values(point, stage)
+        names = list(dict.fromkeys(map(stage_of, beginning)))
+        if stage in names:
+            return next(other for other in beginning if stage_of(other) == stage)
+        if len(names) > 1:
+            self.warnings[f"sibling.{stage}."] = (
+                f"${{sibling.{stage}.…}} is the beginning of {', '.join(names)}; {names[0]} is taken, as by "
+                "oellm-autoexp"
+            )
+        return beginning[0]
+
+    def _beginning_with(self, point: SweepPoint, stage: str, rule: int) -> list[SweepPoint]:
+        """Return the siblings of a point by one rule whose stages begin with a text."""
+        return [
+            other
+            for other in self._by_key[rule, self._key(point, rule)]
+            if other.index != point.index and stage_of(other).startswith(stage)
+        ]
 
     def _by_swept_values(self, point: SweepPoint, stage: str) -> SweepPoint:
         candidates = self._by_stage.get(stage, [])
         if not candidates:
             stages = [name for name in self._by_stage if name]
             hint = did_you_mean(stage, stages) or f"stages: {', '.join(stages) or 'none'}"
-            raise SiblingError(f"there is no stage {stage!r} for ${{sibling.{stage}.…}}", point, hint)
-        shared = tuple(key for key in point.swept if key in candidates[0].swept)
+            raise SiblingError(f"there is no stage {stage!r} for ${{sibling.{stage}.…}}", point, hint, stage)
+        shared = tuple(key for key in point.swept if all(key in other.swept for other in candidates))
         table = self._by_values.get((stage, shared))
         if table is None:
             table = {}
             for candidate in candidates:
                 table.setdefault(_values(candidate, shared), []).append(candidate)
             self._by_values[stage, shared] = table
-        matches = [other for other in table.get(_values(point, shared), ()) if other.index != point.index]
+        matches = [
+            other
+            for other in table.get(_values(point, shared), ())
+            if other.index != point.index and _agree(other, point)
+        ]
         if len(matches) == 1:
             return matches[0]
         where = ", ".join(f"{key}={point.parameters[key]}" for key in shared) or "no swept value in common"
@@ -119,12 +153,13 @@ class Siblings:
             f"({where})",
             point,
             "write the stages as configs of one group, beside the group of the other values in a product",
+            stage,
         )
 
-    def _key(self, point: SweepPoint) -> tuple[int, ...]:
+    def _key(self, point: SweepPoint, rule: int) -> tuple[int, ...]:
         return tuple(
             index
-            for index, is_stage in itertools.zip_longest(point.group_path, self._mask, fillvalue=False)
+            for index, is_stage in itertools.zip_longest(point.group_path, self._masks[rule], fillvalue=False)
             if not is_stage
         )
 
@@ -177,20 +212,22 @@ class Siblings:
                         stage_of(self.points[other])
                         for other in (*chain[chain.index(following) :], following)
                     ]
-                    raise SiblingError(f"stages wait for each other: {' → '.join(names)}", self.points[index])
+                    message = f"stages wait for each other: {' → '.join(names)}"
+                    raise SiblingError(message, self.points[index], stage=names[-1])
                 else:
                     chain.append(following)
                     stack.append((following, iter(needs[following])))
         return tuple(self.points[index] for index in ordered)
 
 
-def _stage_mask(points: Sequence[SweepPoint]) -> tuple[bool, ...]:
-    depth = max((max(len(point.group_path), len(point.stage_path)) for point in points), default=0)
-    mask = [False] * depth
-    for marks in {point.stage_path for point in points}:
-        for position, is_stage in enumerate(marks):
-            mask[position] = mask[position] or is_stage
-    return tuple(mask)
+def _stage_mask(paths: Sequence[tuple[bool, ...]]) -> tuple[bool, ...]:
+    return tuple(map(any, itertools.zip_longest(*set(paths), fillvalue=False)))
+
+
+def _agree(one: SweepPoint, other: SweepPoint) -> bool:
+    return all(
+        repr(one.parameters[key]) == repr(other.parameters[key]) for key in one.swept if key in other.swept
+    )
 
 
 def _values(point: SweepPoint, keys: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,19 +6,20 @@ task on each node, which starts the processes; here ``cpus_per_task`` counts the
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.documents.errors import did_you_mean
-from airflow_megatron.spec.documents.quantities import parse_duration
+from airflow_megatron.spec.documents.quantities import counted, parse_duration
 from airflow_megatron.spec.model.resources import JobResources
 from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
-    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.foreign.interpolation.configuration import Configuration
     from airflow_megatron.spec.model.schema import SlurmSection, StageKindName
 
 RESOURCES: Final = ("nodes", "gpus_per_node", "cpus_per_task")
@@ -46,6 +47,7 @@ _TEXT: Final = ("mem", "partition", "account", "qos", "constraint", "reservation
 _GRES: Final = re.compile(r"gpu(?::\w*[A-Za-z]\w*)?:([0-9]+)")
 _GPUS: Final = re.compile(r"(?:\w*[A-Za-z]\w*:)?([0-9]+)")
 _SIGNAL: Final = re.compile(r"(?:B:)?(?:SIG)?TERM@([0-9]+)\Z")
+_OF_TRAININGS: Final = "a training has one process for each GPU"
 _OF_PLUGINS: Final = ("container_", "no_container_")  # of pyxis
 # the long options of sbatch(1), Slurm 20.11 to 24.11
 _OPTIONS: Final = frozenset(
@@ -75,18 +77,22 @@ def slurm_section(
     :param warnings: warnings about ignored keys are added to this list
     :raises JobError: for a value or an option that Slurm does not have
     """
-    section = configuration.get("slurm.sbatch") or {}
+    section = configuration.section("slurm.sbatch")
     if not isinstance(section, dict):
         raise JobError("slurm.sbatch takes keys with values", "slurm.sbatch")
     sbatch = {str(key).lstrip("-").replace("-", "_"): value for key, value in section.items()}
     _check_names(sbatch)
+    _ask_for_gpus_of_nodes(sbatch)
     data: dict[str, Any] = {}
     for key in RESOURCES:
         if sbatch.get(key) is not None:
-            data[key] = _whole(sbatch[key], f"slurm.sbatch.{key}")
-    _count_gpus(data, sbatch)
+            data[key] = _whole(sbatch[key], f"slurm.sbatch.{key}", least=0 if key == "gpus_per_node" else 1)
+    _count_gpus(data, sbatch, warnings)
     if kind == "train":
         _share_cores(data, sbatch, warnings)
+    else:
+        for key, usual in (("ntasks_per_node", 1), ("ntasks", data.get("nodes") or 1)):
+            _tasks(sbatch, key, (usual,), warnings, "the job has one task on each node")
     if sbatch.get("time") not in (None, ""):
         data["time"] = _seconds(sbatch["time"])
     for key in _TEXT:
@@ -107,8 +113,43 @@ def slurm_section(
     return JobResources.model_validate({**given, **data})
 
 
-def _count_gpus(data: dict[str, Any], sbatch: Mapping[str, Any]) -> None:
+def _ask_for_gpus_of_nodes(sbatch: dict[str, Any]) -> None:
+    """Replace GPUs by task, and GPUs of a type, by a number of each node, and ``gres`` where a type is named.
+
+    A job of this package has one task on each node, which starts the processes of all its GPUs.
+
+    :raises JobError: for text that is no number of GPUs
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for key, tasks in (("gpus_per_node", 1), ("gpus_per_task", _tasks_of_a_node(sbatch))):
+        text = str(sbatch.get(key) or "")
+        typed = _GPUS.fullmatch(text)
+        if text and typed is None and (key == "gpus_per_task" or ":" in text):
+            raise JobError(f"slurm.sbatch.{key} is {_short(text)}", f"slurm.sbatch.{key}", f"write {key}: 4")
+        if typed is not None:
+            kind = text.rpartition(":")[0]
+            found[key] = kind, _whole(typed[1], f"slurm.sbatch.{key}") * tasks
+    if len({count for _, count in found.values()}) > 1:
+        key = "slurm.sbatch.gpus_per_task"
+        raise JobError(f"{key} and gpus_per_node give different numbers of GPUs", key, "keep one of them")
+    for key, (kind, count) in found.items():
+        del sbatch[key]
+        sbatch["gpus_per_node"] = count
+        if kind and not sbatch.get("gres"):
+            sbatch["gres"] = f"gpu:{kind}:{count}"
+
+
+def _tasks_of_a_node(sbatch: Mapping[str, Any]) -> int:
+    of_node, of_job = whole(sbatch.get("ntasks_per_node")), whole(sbatch.get("ntasks"))
+    return of_node or (of_job or 1) // (whole(sbatch.get("nodes")) or 1) or 1
+
+
+def _count_gpus(data: dict[str, Any], sbatch: dict[str, Any], warnings: list[str]) -> None:
     """Set the GPUs of a node from ``gres`` or ``gpus``, where ``gpus_per_node`` is not given.
+
+    Of ``gres`` and ``gpus_per_node`` sbatch follows ``gres``; ``gpus_per_node`` is the number of processes, which may
+    be smaller where a site allocates whole nodes. ``exclusive`` allocates all GPUs of the nodes, whatever ``gres`` asks
+    for (sbatch(1)). sbatch refuses ``gpus`` that contradicts them.
 
     :raises JobError: if these options contradict each other, or the nodes cannot have equally many GPUs
     """
@@ -122,9 +163,28 @@ def _count_gpus(data: dict[str, Any], sbatch: Mapping[str, Any]) -> None:
         counts["gpus"], left = divmod(_whole(gpus[1], "slurm.sbatch.gpus"), nodes)
         if left:
             key = "slurm.sbatch.gpus"
-            raise JobError(f"{key}: {gpus[1]} GPUs for {nodes} nodes", key, "write gpus_per_node")
+            raise JobError(
+                f"{key}: {counted(int(gpus[1]), 'GPU')} for {counted(nodes, 'node')}",
+                key,
+                "write gpus_per_node",
+            )
+    each = ", ".join(f"{key}: {sbatch[key]}" for key in counts)
+    if "gpus_per_node" in counts and counts["gpus_per_node"] < counts.get("gres", 0):
+        processes, allocated = counts["gpus_per_node"], counts.pop("gres")
+        warnings.append(
+            f"slurm.sbatch: {each}: a node has {allocated} GPUs, and the job uses {processes} of them"
+        )
+    if (
+        sbatch.get("exclusive") is True
+        and _GRES.fullmatch(str(sbatch.get("gres") or ""))
+        and counts.get("gres", math.inf) < counts.get("gpus_per_node", 0)
+    ):
+        warnings.append(
+            f"slurm.sbatch.gres: {sbatch['gres']}: exclusive allocates all GPUs of the nodes, and the job uses "
+            f"{counts['gpus_per_node']} of each"
+        )
+        del sbatch["gres"], counts["gres"]
     if len(set(counts.values())) > 1:
-        each = ", ".join(f"{key}: {sbatch[key]}" for key in counts)
         raise JobError(
             f"slurm.sbatch asks for different numbers of GPUs ({each})",
             f"slurm.sbatch.{next(iter(counts))}",
@@ -135,7 +195,11 @@ def _count_gpus(data: dict[str, Any], sbatch: Mapping[str, Any]) -> None:
 
 
 def _check_names(sbatch: Mapping[str, Any]) -> None:
-    for name in sbatch:
+    for name, value in sbatch.items():
+        if isinstance(value, list | dict):
+            words = [str(word) for word in value] if isinstance(value, list) else []
+            message = f"slurm.sbatch.{name} is {_short(value)}, not a text or a number"
+            raise JobError(message, f"slurm.sbatch.{name}", f"write {name}: {','.join(words) or '…'}")
         known = name in _OPTIONS or name.startswith(_OF_PLUGINS)
         near = "" if known else did_you_mean(name, _OPTIONS, limit=1, alike=0.8)
         if near:  # what is like none of them may be a site's own
@@ -144,11 +208,9 @@ def _check_names(sbatch: Mapping[str, Any]) -> None:
 
 def _share_cores(data: dict[str, Any], sbatch: Mapping[str, Any], warnings: list[str]) -> None:
     """Divide the cores of the one task of a node among its processes."""
-    tasks = sbatch.get("ntasks_per_node") or 1
     processes = data.get("gpus_per_node") or 1
-    if not isinstance(tasks, int) or tasks not in (1, processes):
-        warnings.append(f"slurm.sbatch.ntasks_per_node: {tasks}: a training has one process for each GPU")
-        tasks = 1
+    tasks = _tasks(sbatch, "ntasks_per_node", (1, processes), warnings)
+    _tasks(sbatch, "ntasks", {(data.get("nodes") or 1) * each for each in (1, processes)}, warnings)
     cores = data.get("cpus_per_task")
     if cores is None or tasks == processes:
         return
@@ -159,11 +221,25 @@ def _share_cores(data: dict[str, Any], sbatch: Mapping[str, Any], warnings: list
         )
 
 
+def _tasks(
+    sbatch: Mapping[str, Any], key: str, usual: Collection[int], warnings: list[str], why: str = _OF_TRAININGS
+) -> int:
+    """Return a number of tasks; 1, with a warning, for one that the launcher does not start."""
+    given = sbatch.get(key)
+    if given in (None, ""):
+        return 1
+    number = whole(given)
+    if number in usual:
+        return number or 1
+    warnings.append(f"slurm.sbatch.{key}: {_short(given)}: {why}")
+    return 1
+
+
 def _options(sbatch: Mapping[str, Any], configuration: Configuration) -> list[str]:
     own = {*MANAGED, *_TEXT, *RESOURCES, "time", "signal", "ntasks", "ntasks_per_node"}
     options = []
     for key, value in sbatch.items():
-        if key in own:
+        if key in own or (key, value) == ("export", "ALL"):  # which every job has
             continue
         if value is True:
             options.append(f"--{key.replace('_', '-')}")
@@ -174,14 +250,21 @@ def _options(sbatch: Mapping[str, Any], configuration: Configuration) -> list[st
         key = "slurm.sbatch_extra_directives"
         raise JobError(f"{key} is {lines!r}, not a list of lines", key, 'write ["--licenses=x"]')
     for line in lines:
-        options.append(line.removeprefix("#SBATCH").strip())
+        option = line.strip().removeprefix("#SBATCH").strip()
+        if option.startswith("-"):
+            options.append(option)
+        elif option and not option.startswith("#"):
+            key = "slurm.sbatch_extra_directives"
+            raise JobError(f"{key} has {line!r}, which is no option of sbatch", key, 'write "--licenses=x"')
     return options
 
 
-def _whole(value: Any, key: str) -> int:
+def _whole(value: Any, key: str, *, least: int = 0) -> int:
     number = whole(value)
-    if number is None or number < 0:
-        raise JobError(f"{key} is {_short(value)}, not a whole number", key)
+    if number is None or number < least:
+        raise JobError(
+            f"{key} is {_short(value)}, not a whole number{f' from {least} on' if least else ''}", key
+        )
     return number
 
 
@@ -192,6 +275,17 @@ def _short(value: Any) -> str:
 
 def _seconds(value: Any) -> int:
     """Return the seconds of a Slurm time: minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss (sbatch(1))."""
+    seconds = _slurm_seconds(value)
+    if not seconds:
+        raise JobError(
+            f"slurm.sbatch.time is {_short(value)}: to Slurm, 0 is no limit",
+            "slurm.sbatch.time",
+            "write hh:mm:ss, or drop it for the partition's own",
+        )
+    return seconds
+
+
+def _slurm_seconds(value: Any) -> int:
     text = str(value).strip()
     if (minutes := whole(text)) is not None and minutes >= 0:
         return minutes * 60

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.dialects.oellm.postprocess import steps_of
+from airflow_megatron.spec.dialects.oellm.siblings import stage_of
 from airflow_megatron.spec.expressions.resolution import ExpressionError
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource, resolved_source
 from airflow_megatron.spec.model.schema import StartSection
+from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.dialects.oellm.sweep import SweepPoint
+    from airflow_megatron.spec.foreign.interpolation.configuration import Configuration
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import StageKindName
 
@@ -43,7 +47,8 @@ def external_source(
     path = path[0] if isinstance(path, list) and len(path) == 1 else path
     step = configuration.get("backend.megatron.ckpt_step" if kind == "train" else "backend.iteration")
     given_step = step
-    step = step if isinstance(step, int) and not isinstance(step, bool) and step > 0 else None
+    number = whole(step)
+    step = number if number is not None and number > 0 else None
     if kind != "train" and parent is not None and parent.branch is not None:
         return None
     if kind == "train":
@@ -78,6 +83,24 @@ def external_source(
     if kind == "convert" and source.iteration is None:
         raise JobError(f"{key} {path} does not name the checkpoint to convert", key, f"write {path}/iter_…")
     return source
+
+
+def mistaken_source(kind: StageKindName, path: str, writers: Mapping[str, SweepPoint]) -> str:
+    """Return a warning if a job loads from where oellm-autoexp's job of another point writes; empty without one.
+
+    :param kind: of the job
+    :param path: of its checkpoint outside the sweep
+    :param writers: the directories of the jobs in oellm-autoexp, with their points
+    """
+    own = PurePosixPath(path)
+    writer = next((writers[str(place)] for place in (own, *own.parents) if str(place) in writers), None)
+    if writer is None:
+        return ""
+    return (
+        f"{_KEYS[kind]}: {own}: in oellm-autoexp, point {writer.index} of this file writes there; here each job writes "
+        f"to a run directory of its own. To load from that point, write "
+        f"${{sibling.{stage_of(writer) or 'STAGE'}.output_dir}}"
+    )
 
 
 def iteration_of_source(source: CheckpointSource, kind: StageKindName) -> int | None:

@@ -8,7 +8,8 @@ Rules read from, and compared with, ``oellm_autoexp/hydra_staged_sweep/expander.
   later groups override earlier ones, *their base values and defaults included*; keys in ``list_composition`` are
   collected into a list instead;
 * ``group_path`` holds the indices of the groups and of the combination, ``stage_path`` marks those that choose a
-  ``stage``; siblings are found with them.
+  ``stage``; siblings are found with them. By a later rule (branch ``hybrid_exp``, 16c771c), ``own_stage_path``, an
+  index chooses a stage if the values or defaults there or around it name one, not if only a group inside it does.
 
 The README (fa63a6d) documents more than is implemented: ``grids``, ``defaults`` of the whole block, bare
 ``key: [values]`` groups, and keys beside ``params``. They have the README's meaning here.
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
 
 Values: TypeAlias = dict[str, Any]
+Marks: TypeAlias = tuple[tuple[bool, bool], ...]
+"""For each index of a path, whether it chooses a stage, by both rules."""
 
 STAGE = "stage"
 PARTS = ("groups", "params", "configs")
@@ -58,6 +61,7 @@ class SweepPoint:
     :param parameters: dotted configuration key → value, interpolations unresolved
     :param group_path: indices of the groups, and of the combination in each
     :param stage_path: for each index, whether it chooses a stage
+    :param own_stage_path: the same by the later rule
     :param filters: ``filter`` expressions of the groups that it came through, outermost first
     :param swept: the keys that ``params`` and ``configs`` assign (not those of defaults), ``stage`` left out
     """
@@ -66,6 +70,7 @@ class SweepPoint:
     parameters: Mapping[str, Any]
     group_path: tuple[int, ...] = ()
     stage_path: tuple[bool, ...] = ()
+    own_stage_path: tuple[bool, ...] = ()
     filters: tuple[Any, ...] = ()
     swept: tuple[str, ...] = ()
 
@@ -82,7 +87,7 @@ class Expansion:
 class _Combination:
     values: Values
     path: tuple[int, ...]
-    stages: tuple[bool, ...]
+    stages: Marks
     filters: tuple[Any, ...] = ()
     swept: tuple[str, ...] = ()
 
@@ -129,17 +134,29 @@ class _Expander:
                 index,
                 self._over_defaults(defaults, shared, item.values) if defaults else item.values,
                 item.path,
-                item.stages,
+                tuple(chooses for chooses, _ in item.stages),
+                tuple(chooses for _, chooses in item.stages),
                 item.filters,
                 item.swept,
             )
             for index, item in enumerate(combinations)
         ]
+        self._warn_of_unused(block, points, path)
         if groups and not points and kind is not None:
             self._warn(
                 path, "the groups make no point; the base values alone make one", "give every key a value"
             )
         return Expansion(points or [SweepPoint(0, shared)], self.warnings)
+
+    def _warn_of_unused(self, block: Values, points: Sequence[SweepPoint], path: KeyPath) -> None:
+        set_somewhere = {key for point in points for key in point.parameters} if self.collected else set()
+        for key in sorted(self.collected - set_somewhere):
+            near = did_you_mean(key, set_somewhere, limit=1)
+            self._warn((*path, "list_composition"), f"list_composition has {key}, which no group sets", near)
+        if block.get("store_sweep_json") is False:
+            self._warn(
+                (*path, "store_sweep_json"), "store_sweep_json: nothing here writes such a file", "drop it"
+            )
 
     def _over_defaults(self, defaults: Values, shared: Values, values: Values) -> Values:
         merged = {**shared, **values}
@@ -181,10 +198,10 @@ class _Expander:
         places: Sequence[KeyPath],
         base: Values,
         path: tuple[int, ...],
-        stages: tuple[bool, ...],
+        stages: Marks,
     ) -> list[_Combination]:
         if not groups:
-            return [_Combination(dict(base), (*path, 0), (*stages, STAGE in base))]
+            return [_Combination(dict(base), (*path, 0), (*stages, (STAGE in base,) * 2))]
         expanded = [
             self._expand_group(group, place, base, (*path, index), stages)
             for index, (group, place) in enumerate(zip(groups, places, strict=True))
@@ -194,7 +211,7 @@ class _Expander:
         return self._product(expanded, places)
 
     def _expand_group(
-        self, group: Any, place: KeyPath, base: Values, path: tuple[int, ...], stages: tuple[bool, ...]
+        self, group: Any, place: KeyPath, base: Values, path: tuple[int, ...], stages: Marks
     ) -> list[_Combination]:
         self._check_group(group, place)
         if not any(word in group for word in (*PARTS, "grids")):
@@ -205,11 +222,19 @@ class _Expander:
             params_place = place
         else:
             params_place = (*place, "params")
+        around = STAGE in base
         base = {**base, **(group.get("defaults") or {}), **self._beside(group, place)}
+        if "groups" not in group:
+            stages = (*stages, (False, around))
         if "groups" in group:
             places: list[KeyPath] = [(*place, "groups", index) for index in range(len(group["groups"] or ()))]
             made = self._expand_groups(
-                group.get("type", "product"), group["groups"] or (), places, base, path, (*stages, False)
+                group.get("type", "product"),
+                group["groups"] or (),
+                places,
+                base,
+                path,
+                (*stages, (False, STAGE in base)),
             )
         elif "params" in group:
             made = self._expand_params(group["params"] or {}, params_place, base, path, stages)
@@ -233,7 +258,7 @@ class _Expander:
         ]
 
     def _expand_params(
-        self, params: Any, place: KeyPath, base: Values, path: tuple[int, ...], stages: tuple[bool, ...]
+        self, params: Any, place: KeyPath, base: Values, path: tuple[int, ...], stages: Marks
     ) -> list[_Combination]:
         if not isinstance(params, dict):
             raise SpecError(
@@ -255,8 +280,12 @@ class _Expander:
                     f"{key} has no values, which makes no point of its group",
                     "give one or drop it",
                 )
+        if not params:
+            self._warn(
+                place, "there is no key here, which makes one point of its group", "write lr: [1e-3, 1e-4]"
+            )
         self._check_count(params, place)
-        marks = (*stages, False, STAGE in base or STAGE in params)
+        marks = (*stages, (STAGE in base or STAGE in params,) * 2)
         swept = tuple(key for key in params if key != STAGE)
         keys = list(params)
         return [
@@ -270,7 +299,7 @@ class _Expander:
         place: KeyPath,
         base: Values,
         path: tuple[int, ...],
-        stages: tuple[bool, ...],
+        stages: Marks,
     ) -> list[_Combination]:
         if not isinstance(configs, list | tuple):
             raise SpecError(self.document.problem(place, "configs takes a list", "start items with '- '"))
@@ -285,13 +314,14 @@ class _Expander:
                     )
                 )
             if any(word in config for word in (*PARTS, "grids")):
-                marks = (*stages, False, _names_stage(config))
+                own = STAGE in base or STAGE in (config.get("defaults") or {})
+                marks = (*stages, (_names_stage(config), own))
                 made += self._expand_groups("list", [config], [(*place, index)], base, (*path, index), marks)
             else:
                 values = {**base, **config}
                 swept = tuple(key for key in config if key != STAGE)
                 made.append(
-                    _Combination(values, (*path, index), (*stages, False, STAGE in values), (), swept)
+                    _Combination(values, (*path, index), (*stages, (STAGE in values,) * 2), (), swept)
                 )
         return made
 
@@ -379,6 +409,10 @@ class _Expander:
             if key not in _BLOCK_WORDS
         ]
         problems += self._problems_of_type(block, path)
+        stored = block.get("store_sweep_json")
+        if not isinstance(stored, bool | None):
+            message = f"store_sweep_json is {stored!r}, not true or false"
+            problems.append(self.document.problem((*path, "store_sweep_json"), message))
         for word in ("base_values", "defaults"):
             if not isinstance(block.get(word) or {}, dict):
                 problems.append(self.document.problem((*path, word), f"{word} takes keys with values"))

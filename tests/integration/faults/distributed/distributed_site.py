@@ -41,7 +41,7 @@ BUCKET = "sweeps"
 STORE = f"s3://{BUCKET}/results"
 RECOVERY = {
     **QUICK_RECOVERY,
-    # tasks that a killed worker or broker had taken
+    # tasks of a killed worker or broker
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "60",
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "5",
 }
@@ -51,7 +51,7 @@ class DistributedAirflow(FaultyAirflow):
     """The engine of ``docker/distributed``; each service is a daemon that can be killed.
 
     :param home: folder of the engine
-    :param folders: environment variables that name the site's folders
+    :param folders: environment variables with the folders of the site
     """
 
     daemons = tuple(service_names(SIZE))
@@ -95,13 +95,13 @@ class DistributedAirflow(FaultyAirflow):
         wait_until(known, 120, f"{dag_id}", interval=2)
 
     def bundle_version(self, dag_id: str) -> str:
-        """Have the file of a DAG read again; return the version of its bundle that the DAG was read from last."""
+        """Request that the file of a DAG is parsed again; return the bundle version of the last parsed DAG."""
         dag = self._request("GET", f"/dags/{dag_id}").json()
         self._request("PUT", f"/parseDagFile/{dag['file_token']}")
         return str(dag["bundle_version"])
 
     def wait_until_serving(self) -> None:
-        """Wait until the API server and one of each other daemon serve."""
+        """Wait until the API server and one of each other daemon are ready."""
         settings = self.engine.layout.saved()
         assert settings is not None
         needed = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
@@ -120,12 +120,12 @@ class DistributedAirflow(FaultyAirflow):
         return psutil.Process(pid)
 
     def kill_daemon(self, name: str, *, with_children: bool) -> dict[str, str]:
-        with suppress(ClusterError):  # it ends just now
+        with suppress(ClusterError):  # it is ending
             self.engine.kill(name, alone=not with_children)
         return {}
 
     def start_daemon(self, name: str, environment: dict[str, str]) -> None:
-        with suppress(ClusterError):  # ended at once: the next look starts it again
+        with suppress(ClusterError):  # it ended immediately; the next check starts it again
             self.engine.start(name, wait=False)
 
     def supervise(self) -> bool:
@@ -216,7 +216,7 @@ class DistributedSite(ProxiedSite):
 
 @dataclass
 class DistributedStorm(AirflowStorm):
-    """Strikes all services of the engine."""
+    """Kills all services of the engine."""
 
     weights: dict[str, int] = field(
         default_factory=lambda: {**WEIGHTS, "kill_triggerer": 0, "kill_service": 6}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the environment of the tests' S3 server: s3_server.sh FOLDER
+# Create the environment of the tests' S3 server: s3_server.sh FOLDER
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

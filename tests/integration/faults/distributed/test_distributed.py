@@ -1,4 +1,4 @@
-"""Sweeps on PostgreSQL, Redis and Celery, with two or three of each daemon, any of which may be killed."""
+"""Sweeps on PostgreSQL, Redis and Celery, with two or three of each daemon, while daemons are killed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sweep_while_each_service_is_killed_once(distributed_site: DistributedSi
 
 
 def test_results_of_two_triggerers_are_in_one_store(distributed_site: DistributedSite) -> None:
-    """Each wrote what it read; no row of the logs is missing or twice."""
+    """Each triggerer writes the rows that it reads; no row of the logs is missing or duplicated."""
     found = json.loads(
         distributed_site.stored(
             "results.iterations.filter(~results.iterations['superseded'])"
@@ -51,7 +51,7 @@ def test_results_of_two_triggerers_are_in_one_store(distributed_site: Distribute
 
 
 def test_run_keeps_the_version_of_its_bundle(distributed_site: DistributedSite) -> None:
-    """A commit that renames a stage while the run is under way reaches the next run alone."""
+    """A commit that renames a stage during the run affects only the next run."""
     site, airflow = distributed_site, distributed_site.airflow
     run_dir = site.runs / "bundled" / "only"
     airflow.wait_for_dag("bundled")

@@ -1,4 +1,4 @@
-"""What must be true when a storm is over: no job lost, none run twice, nothing left."""
+"""Invariants after a storm: no job is lost, none ran twice, and no process or file is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTLE_S = 30.0
 
 
 def settled(site: SweepSite, jobs: list[Job]) -> list[str]:
-    """Look until nothing is wrong: accounting and the last processes take a moment; return what stays wrong."""
+    """Return the remaining violations; wait first, because accounting and the last processes need some time."""
     deadline = deadline_in(SETTLE_S)
     while (wrong := broken_promises(site, jobs)) and time.monotonic() < deadline:
         time.sleep(1)
@@ -30,7 +30,7 @@ def settled(site: SweepSite, jobs: list[Job]) -> list[str]:
 
 
 def broken_promises(site: SweepSite, jobs: list[Job]) -> list[str]:
-    """Return everything that is wrong, one line each."""
+    """Return all violations, one line each."""
     wrong: list[str] = []
     submitted: dict[str, dict[str, Submission]] = {}
     for name, rows in site.submissions(f"{jobs[0].sweep}.").items():
@@ -42,7 +42,7 @@ def broken_promises(site: SweepSite, jobs: list[Job]) -> list[str]:
         attempts = sorted(int(path.name) for path in stage.iterdir() if path.name.isdigit())
         if attempts != list(range(1, len(attempts) + 1)):
             wrong.append(f"{job.name}: attempts {attempts}")
-        # a fault may have hit the first one after everybody had read it
+        # a fault may have damaged the first one after all processes had read it
         verdict = _object(stage / "verdict.json") or _object(stage / str(attempts[-1]) / "verdict.json")
         if verdict.get("outcome") != "finished" or verdict.get("attempt") != attempts[-1]:
             wrong.append(f"{job.name}: not finished in attempt {attempts[-1]}: {verdict}")
@@ -57,9 +57,9 @@ def broken_promises(site: SweepSite, jobs: list[Job]) -> list[str]:
 
 
 def _withdrawn(stage: Path, number: int) -> tuple[set[str], int]:
-    """Return the jobs that were queued ahead as an attempt and withdrawn, and how many more of them have no name.
+    """Return the jobs that were queued ahead as an attempt and withdrawn, and the number of such jobs without a name.
 
-    A fault may have hit the file, or the answer that it is written from.
+    A fault may have damaged the file, or the output from which it is written.
     """
     records = [folder / "jobid" for folder in stage.glob(f"{number}.withdrawn.*")]
     texts = [record.read_text(errors="replace").strip() if record.exists() else "" for record in records]
@@ -69,13 +69,13 @@ def _withdrawn(stage: Path, number: int) -> tuple[set[str], int]:
 
 
 def _did_nothing(row: Submission) -> bool:
-    """Whether a job has stepped back at its start, or was cancelled before it."""
+    """Return whether a job stopped at its start, or was cancelled before it."""
     never = row.state.startswith("CANCELLED") and row.node in ("", "None assigned")
     return row.exit_code.startswith(f"{STEPPED_BACK_EXIT_CODE}:") or never
 
 
 def _order(jobs: list[Job]) -> list[str]:
-    """Check that no command ran before the training that it follows had saved its last checkpoint."""
+    """Check that no command ran before its training had saved the last checkpoint."""
     by_name = {job.name: job for job in jobs}
     wrong = []
     for job in jobs:
@@ -93,21 +93,21 @@ def _order(jobs: list[Job]) -> list[str]:
 
 
 def _attempt(job: Job, number: int, submissions: dict[str, Submission]) -> list[str]:
-    """Check one attempt: one submission, the recorded one, and no claim that is still held without it.
+    """Check one attempt: it has exactly the recorded submission, and without one no remaining claim.
 
-    :param submissions: by their job ids
+    :param submissions: submissions by job id
     """
     directory = Path(job.stage_dir) / str(number)
     recorded = (
         (directory / "jobid").read_text(errors="replace").strip() if (directory / "jobid").exists() else ""
     )
-    # the file may be damaged, and the job one that Slurm has forgotten: the attempt's own verdict names it still
+    # the file may be damaged and Slurm may have forgotten the job, but the verdict of the attempt has its id
     recorded = recorded or str(_object(directory / "verdict.json").get("job_id") or "")
     wrong = []
     withdrawn, without_name = _withdrawn(Path(job.stage_dir), number)
     submitted = set(submissions) - withdrawn
     others = submitted - {recorded}
-    # a job that was withdrawn never began its work: it was cancelled, or its node was lost while it stepped back
+    # a withdrawn job never started its work: it was cancelled, or its node failed while it stopped
     without_work = sum(submissions[other].state != "COMPLETED" for other in others)
     if len(others) - min(without_work, without_name) > (not recorded.isdigit()):
         wrong.append(
@@ -121,7 +121,7 @@ def _attempt(job: Job, number: int, submissions: dict[str, Submission]) -> list[
 
 
 def _training(job: Job) -> list[str]:
-    """Check by its ledger that a training began where the attempt before had saved, alone, and was done once."""
+    """Check by its ledger that a training continued from the last checkpoint, ran alone, and finished once."""
     lines = [line.split() for line in (Path(job.run_dir) / "ledger").read_text().splitlines()]
     wrong = []
     whole = [line for line in lines if len(line) >= 3]
@@ -143,7 +143,7 @@ def _training(job: Job) -> list[str]:
 
 
 def _command(job: Job, attempts: int) -> list[str]:
-    """Check that no attempt did its work twice: only what a lost node could not note is done by another."""
+    """Check that no work was done twice, except work that a failed node could not record."""
     times = (Path(job.run_dir) / "times").read_text().splitlines()
     done = 1 <= len(times) <= attempts
     return [] if done else [f"{job.name}: ran to its end {len(times)} times in {attempts} attempts: {times}"]
@@ -157,7 +157,7 @@ def _object(file: Path) -> dict[str, Any]:
 
 
 def _job_processes(site: SweepSite) -> list[str]:
-    """Return the processes that jobs of the cluster left behind."""
+    """Return the remaining processes of jobs of the cluster."""
     conf, found = str(site.cluster.description["slurm_conf"]), []
     for process in psutil.process_iter():
         try:

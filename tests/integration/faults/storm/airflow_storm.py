@@ -1,4 +1,4 @@
-"""A storm over points of a sweep that Airflow works: its daemons are among the victims."""
+"""A storm of faults while Airflow runs the points of a sweep; its daemons are killed, too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CALM_S = 300
 
 @dataclass
 class AirflowStorm(Storm):
-    """Strikes Airflow's daemons, too, and starts those that have ended, as a site's supervisor does."""
+    """Also kills Airflow's daemons, and restarts ended ones as a supervisor does."""
 
     weights: dict[str, int] = field(default_factory=lambda: dict(AIRFLOW_WEIGHTS))
 
@@ -57,7 +57,7 @@ class AirflowStorm(Storm):
         try:
             self.site.airflow.kill_daemon(name, with_children=with_children)
         except psutil.NoSuchProcess:
-            return None  # it ends just now
+            return None  # it is ending
         self._later(
             name, lambda: self.site.airflow.start_daemon(name, self._environments[name]), DAEMON_AWAY_S
         )
@@ -72,10 +72,10 @@ def work_through(
     kind: type[AirflowStorm] = AirflowStorm,
     sweep: str = SWEEP,
 ) -> tuple[list[str], str]:
-    """Work the sweep through random faults; return what is wrong afterwards, and what happened.
+    """Run the sweep under random faults; return the violations and a summary.
 
-    :param site: its Airflow runs.
-    :param kind: what strikes
+    :param site: a site with a running Airflow
+    :param kind: class of the storm
     :param sweep: name of the sweep
     """
     dag_id = point_dag_id(sweep)
@@ -107,13 +107,13 @@ def work_through(
                 for point in points
                 if states[point] != "success"
             }
-            return [f"{CALM_S} s after the last fault: {tasks}"], told(storm, seed, cleared)
+            return [f"{CALM_S} s after the last fault: {tasks}"], summary(storm, seed, cleared)
         time.sleep(2)
-    return settled(site, jobs), told(storm, seed, cleared)
+    return settled(site, jobs), summary(storm, seed, cleared)
 
 
 def start_run(site: ProxiedSite, dag_id: str, point: str) -> None:
-    """Start a point's run, also while others write to Airflow's database (SQLite), which then refuses for a moment."""
+    """Start the run of a point; retry while Airflow's database (SQLite) is locked by other writers."""
     for attempt in range(10):
         try:
             site.airflow.trigger(dag_id, {"point": point}, run_id=point)
@@ -124,7 +124,7 @@ def start_run(site: ProxiedSite, dag_id: str, point: str) -> None:
             time.sleep(1 + attempt)
 
 
-def told(storm: Storm, seed: int, cleared: Counter[str]) -> str:
+def summary(storm: Storm, seed: int, cleared: Counter[str]) -> str:
     lines = [
         f"seed {seed}, {len(storm.journal)} faults, {cleared.total()} tasks cleared by hand: {dict(cleared)}"
     ]

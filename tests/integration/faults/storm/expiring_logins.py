@@ -1,6 +1,6 @@
-"""A sweep whose login ends again and again: python tests/integration/faults/storm/expiring_logins.py --jobs 1000
+"""A sweep whose login expires repeatedly: python tests/integration/faults/storm/expiring_logins.py --jobs 1000
 
-Starts a cluster of its own, and a login node that ends each connection when its certificate ends. Says what happened;
+Starts a cluster, and a login node that closes each connection when its certificate expires. Prints a summary;
 the exit status is 1 if a task failed, a job was lost or ran twice, or a certificate took more than one login.
 """
 

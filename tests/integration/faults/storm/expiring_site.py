@@ -1,4 +1,4 @@
-"""A site whose login node trusts a certificate authority, and ends each connection when its certificate ends."""
+"""A site whose login node trusts a certificate authority, and closes each connection when its certificate expires."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ LONGEST_STANDSTILL_S = 180.0
 
 
 class ExpiringSite(SweepSite):
-    """Folders, specs, and a login node of a cluster for certificates; a context manager.
+    """Folders, specs, and a login node that accepts certificates; a context manager.
 
-    :param place: as of :class:`SweepSite`
-    :param cluster: a cluster that is up
-    :param lifetime_s: of a certificate
-    :param settings: more of sshd_config(5)
+    :param place: as in :class:`SweepSite`
+    :param cluster: a running cluster
+    :param lifetime_s: lifetime of a certificate in seconds
+    :param settings: additional lines of sshd_config(5)
     """
 
     def __init__(self, place: Path, cluster: SlurmCluster, lifetime_s: int, **settings: Any) -> None:
@@ -95,18 +95,18 @@ class ExpiringSite(SweepSite):
     def __exit__(self, *error: object) -> None:
         self._closing.set()
         self._thread.join()
-        self.server.stop()  # ends the shared connection
+        self.server.stop()  # closes the shared connection
         with patch.dict(os.environ, self.folders):
-            shutil.rmtree(private_folder(), ignore_errors=True)  # ssh removes its socket at the same time
+            shutil.rmtree(private_folder(), ignore_errors=True)  # ssh removes its socket concurrently
 
     @property
     def renewals(self) -> int:
-        """Certificates so far."""
+        """The number of issued certificates."""
         return len((self.place / "renewals").read_text().splitlines())
 
     @property
     def refused(self) -> int:
-        """Logins that were refused."""
+        """The number of refused logins."""
         return self.server.log.read_text().count("by authenticating user")
 
     def _renew_program(self, key: Path, authority: Path) -> list[str]:
@@ -133,15 +133,15 @@ class ExpiringSite(SweepSite):
 class ExpiringSweep:
     """A sweep of many short jobs on such a site.
 
-    :param site: where it runs
-    :param jobs: how many
-    :param expiries: connections that end while it runs, at least
-    :param seconds: until the last job is admitted; None for as long as so many certificates last
+    :param site: the site
+    :param jobs: number of jobs
+    :param expiries: minimum number of connections that end during the sweep
+    :param seconds: time until the last job is admitted; None for the lifetime of ``expiries`` certificates
     """
 
     def __init__(self, site: ExpiringSite, jobs: int, expiries: int, seconds: float | None = None) -> None:
         self.site, self.expiries = site, expiries
-        # a certificate is renewed when a quarter of it is left
+        # a certificate is renewed when a quarter of its lifetime is left
         self.planned_s = expiries * site.lifetime_s * 0.75 if seconds is None else seconds
         numbers = list(range(jobs))
         self.jobs = planned_jobs(site, "expiring", f"sweep.params.number={numbers}", cluster="expiring")
@@ -150,7 +150,7 @@ class ExpiringSweep:
         self.seconds = 0.0
 
     def run(self) -> list[str]:
-        """Work the sweep; return what is wrong afterwards."""
+        """Run the sweep and return the violations."""
         with self.sweep:
             before, changed = "", time.monotonic()
             while not self.sweep.has_succeeded:
@@ -179,7 +179,7 @@ class ExpiringSweep:
         return wrong + settled(self.site, self.jobs)
 
     def summary(self) -> str:
-        """Return what happened, in a line."""
+        """Return a summary in one line."""
         tries = sum(state["try"] - 1 for state in self.sweep.states().values())
         submitted = sum(len(rows) for rows in self.site.submissions(f"{self.jobs[0].sweep}.").values())
         return (

@@ -1,8 +1,8 @@
-"""Random faults for as long as wanted: python tests/integration/faults/storm/soak.py --seed N --faults 1000
+"""Random faults for any length of time: python tests/integration/faults/storm/soak.py --seed N --faults 1000
 
-Starts a cluster of its own in a temporary folder and works a sweep through the faults, in rounds; the same seed draws
-the same faults. Ends at the first round after which something is wrong, says what, with the faults of that round, and
-leaves the cluster's and the tasks' logs behind (exit status 1).
+Starts a cluster in a temporary folder and runs a sweep under faults, in rounds; the same seed gives the same faults.
+Stops after the first round with a violation, prints it with the faults of that round, and keeps the logs of the cluster
+and the tasks (exit status 1).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> int:
             finally:
                 site.close()
             if wrong:
-                print(storm.told(wrong))
+                print(storm.failure_report(wrong))
                 return 1
             left, seed = left - faults, seed + 1
         return 0

@@ -1,4 +1,4 @@
-"""A storm over a sweep that is worked by :mod:`task_processes`."""
+"""A storm of faults on a sweep that :mod:`task_processes` runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SweptStorm:
     :param faults: how many strike.
     :param points: how many points the sweep has.
     :param per_second: faults, on average.
-    :param name: of the sweep; its Slurm jobs are told from those of other sweeps by it.
+    :param name: of the sweep; it distinguishes its Slurm jobs from those of other sweeps.
     :param ahead: stages that are queued behind one that runs.
     """
 
@@ -52,7 +52,7 @@ class SweptStorm:
         self.storm = Storm(site, random.Random(seed), self.sweep.living)
 
     def run(self) -> list[str]:
-        """Work the sweep through the storm; return what is wrong afterwards."""
+        """Run the sweep during the storm and return the violations."""
         with self.sweep:
             try:
                 self._strike()
@@ -70,7 +70,7 @@ class SweptStorm:
 
     def _strike(self) -> None:
         for number in range(self.faults):
-            # points are let in over the whole storm, so that there is always something to hit
+            # points are admitted during the whole storm, so that faults always have a target
             self.sweep.admit(min(self.points, 4 + number * self.points // round(self.faults * 0.9)))
             time.sleep(self.storm.chance.expovariate(self.per_second))
             self.storm.strike()
@@ -87,7 +87,7 @@ class SweptStorm:
         return self.sweep.has_succeeded
 
     def summary(self) -> str:
-        """Return what happened, in a few lines."""
+        """Return a summary in a few lines."""
         kinds = Counter(fault.kind for fault in self.storm.journal).most_common()
         attempts = sum(len(rows) for rows in self.site.submissions(f"{self.jobs[0].sweep}.").values())
         tries = sum(state["try"] - 1 for state in self.sweep.states().values())
@@ -98,6 +98,6 @@ class SweptStorm:
             + ", ".join(f"{count} {kind}" for kind, count in kinds)
         )
 
-    def told(self, wrong: list[str]) -> str:
-        """Return what is wrong, with what is needed to see it again."""
+    def failure_report(self, wrong: list[str]) -> str:
+        """Return the violations, and how to reproduce them."""
         return "\n".join([self.summary(), *wrong, "the faults:", *map(str, self.storm.journal)])

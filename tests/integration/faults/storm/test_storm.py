@@ -1,4 +1,4 @@
-"""A sweep of 120 jobs under 300 random faults, and one of 60 under 150 whose stages are queued ahead."""
+"""Sweeps under random faults; in ``make soak`` also larger ones, and sweeps without stages queued ahead."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ pytestmark = pytest.mark.integration
 PER_SECOND = 1.5
 
 
-@pytest.mark.parametrize(("ahead", "faults", "points"), [(0, 300, 60), (1, 150, 30)])
+@pytest.mark.parametrize(
+    ("ahead", "faults", "points"),
+    [
+        (1, 100, 20),
+        pytest.param(0, 100, 20, marks=pytest.mark.long),
+        pytest.param(0, 300, 60, marks=pytest.mark.long),
+        pytest.param(1, 150, 30, marks=pytest.mark.long),
+    ],
+)
 def test_sweep_under_random_faults(proxied: ProxiedSite, ahead: int, faults: int, points: int) -> None:
     seed = int(os.environ.get("FAULTS_SEED", 2))
     print(f"seed {seed}: repeat with FAULTS_SEED={seed}")
-    storm = SweptStorm(proxied, seed, faults, points, PER_SECOND, f"storm_ahead_{ahead}", ahead)
+    storm = SweptStorm(proxied, seed, faults, points, PER_SECOND, f"storm_{points}_ahead_{ahead}", ahead)
     wrong = storm.run()
     print(storm.summary())
-    assert not wrong, storm.told(wrong)
+    assert not wrong, storm.failure_report(wrong)

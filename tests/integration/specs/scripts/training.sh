@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Stands in for a training of 12 iterations: writes the lines that Megatron-LM writes, and a checkpoint every 4 of them.
-# Usage: training.sh [hang|crash] ITERATION: after that iteration the attempt that starts from scratch hangs, or every
-# attempt crashes.
+# A stand-in for a training of 12 iterations: writes Megatron-LM's log lines, and a checkpoint every 4 iterations.
+# Usage: training.sh [hang|crash] ITERATION. With hang, the attempt that starts from scratch hangs after that iteration;
+# with crash, every attempt crashes after it.
 set -eu
 tracker=checkpoints/latest_checkpointed_iteration.txt
 start=0

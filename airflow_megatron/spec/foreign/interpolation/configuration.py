@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.spec.dialects.oellm.interpolation.eval import EvaluationError
-from airflow_megatron.spec.dialects.oellm.interpolation.resolvers import RESOLVERS, excluded_nodes
-from airflow_megatron.spec.dialects.oellm.interpolation.templates import (
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.named_files import NamedFileError
+from airflow_megatron.spec.documents.quantities import list_index
+from airflow_megatron.spec.documents.yaml_document import YamlDocument
+from airflow_megatron.spec.expressions.bounds import charge
+from airflow_megatron.spec.foreign.interpolation.eval import EvaluationError
+from airflow_megatron.spec.foreign.interpolation.resolvers import RESOLVERS, excluded_nodes
+from airflow_megatron.spec.foreign.interpolation.templates import (
     Call,
     Joined,
     Literal,
@@ -25,11 +30,6 @@ from airflow_megatron.spec.dialects.oellm.interpolation.templates import (
     parse,
     parse_element,
 )
-from airflow_megatron.spec.documents.errors import did_you_mean
-from airflow_megatron.spec.documents.named_files import NamedFileError
-from airflow_megatron.spec.documents.quantities import list_index
-from airflow_megatron.spec.documents.yaml_document import YamlDocument
-from airflow_megatron.spec.expressions.bounds import charge
 from airflow_megatron.spec.trust.permitted_variables import (
     SETTING,
     PermittedVariables,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import collections.abc
     from collections.abc import Callable
 
-    from airflow_megatron.spec.dialects.oellm.interpolation.templates import Node
+    from airflow_megatron.spec.foreign.interpolation.templates import Node
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -50,10 +50,16 @@ MAX_CHAIN = 60
 MAX_TEXT = 1_000_000
 MAX_NODES = 1_000_000
 MISSING = "???"
-_CONTEXT_RESOLVERS = (
-    *("oc.decode", "oc.dict.keys", "oc.dict.values", "oc.env", "oc.exclude_nodes", "oc.select"),
-    "oc.timestring",
-)
+_OF_OMEGACONF = {
+    "oc.create": 1,
+    "oc.decode": 1,
+    "oc.dict.keys": 1,
+    "oc.dict.values": 1,
+    "oc.env": 2,
+    "oc.select": 2,
+}
+"""OmegaConf's own resolvers → the largest number of their arguments."""
+_CONTEXT_RESOLVERS = {**_OF_OMEGACONF, "oc.exclude_nodes": 2, "oc.timestring": 0}
 _NOT_HERE = {
     "oc.argsmegatron": "the command line is made from backend.megatron by this package",
     "oc.cliargs": "the command line is made by this package",
@@ -86,6 +92,7 @@ class ResolutionContext:
     :param environment: the variables of ``oc.env``
     :param timestring: the answer of ``oc.timestring``; None refuses it
     :param document: the file that the configuration stands in, which names other files
+    :param is_plain: whether only OmegaConf's own resolvers are known, not those of oellm-autoexp
     :param warnings: warnings about ignored keys
     :param chain: the references being followed, over all configurations of a sweep
     """
@@ -93,6 +100,7 @@ class ResolutionContext:
     environment: collections.abc.Mapping[str, str]
     timestring: str | None = None
     document: YamlDocument = field(default_factory=lambda: YamlDocument("", None))
+    is_plain: bool = False
     warnings: dict[str, None] = field(default_factory=dict)
     chain: list[tuple[int, str, Path]] = field(default_factory=list)
 
@@ -114,7 +122,7 @@ class Configuration:
 
     def __init__(
         self,
-        root: dict[str, Any],
+        root: Any,
         context: ResolutionContext,
         *,
         given: collections.abc.Mapping[Path, Any] | None = None,
@@ -140,9 +148,41 @@ class Configuration:
         try:
             self._locate(keys)
         except MissingNameError:
+            if self._refers_to_nothing(keys):
+                raise
             return default
         value = self.value(keys)
         return default if value == MISSING else value
+
+    def section(self, path: str) -> Any:
+        """Return the resolved section at a dotted path, all of whose values are used; an empty one without a value.
+
+        :raises ConfigurationError: if a value cannot be resolved, or is ``???``
+        """
+        section = self.get(path) or {}
+        unfilled = (
+            [key for key, value in section.items() if value == MISSING] if isinstance(section, dict) else []
+        )
+        if unfilled:
+            key = f"{path}.{unfilled[0]}"
+            hint = f"write its value, or --set {key}=…; null drops it"
+            raise ConfigurationError(f"{key} is ???, which has to be filled in", MISSING, hint)
+        return section
+
+    def _refers_to_nothing(self, keys: Path) -> bool:
+        """Return whether a path is missing because a reference on the way to it fails."""
+        node: Any = self.root
+        for depth, key in enumerate(keys, 1):
+            if not isinstance(node, dict) or key not in node:
+                return False
+            node = node[key]
+            if isinstance(node, str):
+                try:
+                    self._locate(keys[:depth])
+                except MissingNameError:
+                    return True
+                return False
+        return False
 
     def raw(self, path: str) -> Any:
         """Return the unresolved value at a dotted path; None without one, the whole tree for an empty path."""
@@ -314,11 +354,12 @@ class Configuration:
         return (*container[: len(container) - (node.level - 1)], *keys)
 
     def _call(self, node: Call, container: Path) -> Any:
-        if node.name in _CONTEXT_RESOLVERS:
+        own = _OF_OMEGACONF if self.context.is_plain else _CONTEXT_RESOLVERS
+        if node.name in own:
             return self._context_call(node, container)
-        function = RESOLVERS.get(node.name)
+        function = None if self.context.is_plain else RESOLVERS.get(node.name)
         if function is None:
-            known = (*RESOLVERS, *_CONTEXT_RESOLVERS)
+            known = own if self.context.is_plain else (*RESOLVERS, *own)
             hint = _NOT_HERE.get(node.name) or did_you_mean(node.name, known)
             raise ConfigurationError(
                 f"there is no resolver {node.name!r}", "", hint or f"known: {', '.join(sorted(known))}"
@@ -353,7 +394,13 @@ class Configuration:
             return self.context.timestring
         if not node.arguments:
             raise ConfigurationError(f"{node.name} needs an argument", "", f"write ${{{node.name}:…}}")
+        most = _CONTEXT_RESOLVERS[node.name]
+        if len(node.arguments) > most:
+            message = f"{node.name} takes {most} argument{'s' * (most > 1)}, not {len(node.arguments)}"
+            raise ConfigurationError(message, "", "quote text that holds a comma")
         first = self._evaluate(node.arguments[0], container)
+        if node.name == "oc.create":
+            return self._created(first, container)
         if node.name == "oc.decode":
             return first if first is None else self._evaluate(parse_element(str(first)), container)
         if node.name == "oc.env":
@@ -376,6 +423,14 @@ class Configuration:
         if value in (None, MISSING) and len(node.arguments) > 1:
             return self._evaluate(node.arguments[1], container)
         return value
+
+    def _created(self, value: Any, container: Path) -> Any:
+        """Return a list or mapping whose texts may be interpolations themselves."""
+        if isinstance(value, dict):
+            return self._sized({key: self._created(item, container) for key, item in value.items()})
+        if isinstance(value, list):
+            return self._sized([self._created(item, container) for item in value])
+        return self._evaluate(self._parsed(value), container) if is_interpolated(value) else value
 
     def _environment(self, node: Call, name: str, container: Path) -> Any:
         environment = self.context.environment

@@ -255,12 +255,17 @@ class _Parser:
                 self.at += 1
                 self.skip_space()
                 return _joined(parts, literal, text=True)
-            elif self.source.startswith("${", self.at):
-                _close(parts, literal)
-                parts.append(self.interpolation())
             else:
-                literal.append(character)
-                self.at += 1
+                self._part(parts, literal)
+
+    def _part(self, parts: list[Node], literal: list[str]) -> None:
+        """Take an interpolation or one character of a text."""
+        if self.source.startswith("${", self.at):
+            _close(parts, literal)
+            parts.append(self.interpolation())
+        else:
+            literal.append(self._peek())
+            self.at += 1
 
     def _sequence(self) -> Node:
         self.at += 1
@@ -307,12 +312,8 @@ class _Parser:
             elif self.source.startswith("\\${", self.at):
                 literal.append("${")
                 self.at += 3
-            elif self.source.startswith("${", self.at):
-                _close(parts, literal)
-                parts.append(self.interpolation())
             else:
-                literal.append(character)
-                self.at += 1
+                self._part(parts, literal)
         if not parts:
             word = "".join(literal)
             return Literal(word.rstrip(" \t") if escaped else plain_value(word.strip()))

@@ -42,13 +42,13 @@ _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
 }
-_UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
+UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.UAdd: operator.pos,
     ast.USub: operator.neg,
     ast.Not: operator.not_,
     ast.Invert: operator.invert,
 }
-_COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -109,6 +109,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "pow": _power,
     "range": _range,
     "round": _rounded,
+    "set": frozenset,
     "sorted": sorted,
     "str": str,
     "sum": _summed,
@@ -159,8 +160,11 @@ def evaluate_python(source: str) -> Any:
         raise EvaluationError(f"the expression has more than {MAX_TEXT:,} characters")
     try:
         tree = ast.parse(source.strip(), mode="eval")
-        begin_evaluation()
-        return _value(tree.body)
+        begin_evaluation(len(source) // 2)
+        value = _value(tree.body)
+        if isinstance(value, frozenset):
+            raise EvaluationError(f"{_short(source)} is a set, which no key can have; write sorted(…)")
+        return value
     except EvaluationError:
         raise
     except TooMuchWorkError as error:
@@ -180,7 +184,7 @@ def _value(node: ast.expr) -> Any:
         case ast.BinOp():
             return _bounded(_operation(node))
         case ast.UnaryOp():
-            return _UNARY[type(node.op)](_value(node.operand))
+            return UNARY[type(node.op)](_value(node.operand))
         case ast.BoolOp():
             return _logic(node)
         case ast.Compare():
@@ -191,6 +195,8 @@ def _value(node: ast.expr) -> Any:
             return _bounded([_value(item) for item in node.elts])
         case ast.Tuple():
             return _bounded(tuple(_value(item) for item in node.elts))
+        case ast.Set():
+            return frozenset(_bounded([_value(item) for item in node.elts]))
         case ast.Dict() if all(node.keys):
             return _bounded(
                 {_value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
@@ -236,7 +242,7 @@ def _comparison(node: ast.Compare) -> Any:
     left = _value(node.left)
     for comparison, part in zip(node.ops, node.comparators, strict=True):
         right = _value(part)
-        if not _COMPARE[type(comparison)](left, right):
+        if not COMPARISONS[type(comparison)](left, right):
             return False
         left = right
     return True
@@ -290,7 +296,7 @@ def _bounded(value: Any) -> Any:
         raise EvaluationError("the result is too large")
     if isinstance(value, str | bytes) and len(value) > MAX_NESTED_TEXT:
         raise EvaluationError("the result is too long")
-    if isinstance(value, list | tuple | dict):
+    if isinstance(value, list | tuple | dict | frozenset):
         charge(value)
         items, text = nested_size(value, MAX_LENGTH, MAX_NESTED_TEXT)
         if items > MAX_LENGTH or text > MAX_NESTED_TEXT:

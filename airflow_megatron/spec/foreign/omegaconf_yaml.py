@@ -1,4 +1,4 @@
-"""The YAML of AutoExperiment files, read as that tool reads it (OmegaConf): scalars, ``${…}`` references, bounds.
+"""YAML read as OmegaConf reads it, which AutoExperiment and oellm-autoexp use; ``${…}`` stays as it is written.
 
 Scalars follow YAML 1.1 as PyYAML resolves them (``yes``, ``on`` and ``off`` are booleans, ``010`` is octal, ``1:30`` is
 base 60) with OmegaConf's two changes: ``1e-2`` is a float, and timestamps stay text.
@@ -13,13 +13,10 @@ import yaml
 import yaml.constructor
 import yaml.resolver
 
-from airflow_megatron.spec.dialects.autoexperiment.references import resolve_references
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.documents.yaml_document import YamlDocument
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_megatron.spec.documents.yaml_document import KeyPath
 
 MAX_DEPTH = 64
@@ -50,35 +47,46 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
     for first, resolvers in _Loader.yaml_implicit_resolvers.items()
 }
+_KINDS = frozenset({"str", "int", "float", "bool", "null"})
 _SCALARS: Any = yaml.constructor.SafeConstructor()
 
 
-def load_autoexperiment_yaml(
-    text: str, file: str, environment: Mapping[str, str] | None = None
+def load_omegaconf_yaml(
+    text: str, file: str, *, text_keys: bool = False
 ) -> tuple[YamlDocument, list[Problem]]:
-    """Read a document as AutoExperiment does.
+    """Read a document as OmegaConf does.
 
     :param text: the YAML
     :param file: its name in messages
-    :param environment: what ``${oc.env:NAME}`` reads; nothing when left out
-    :return: the document with its references resolved, and warnings about scalars that are easily misread
-    :raises SpecError: if it is not YAML, too deep, too large, or a reference cannot be resolved
+    :param text_keys: whether every key is read as text, numbers and booleans too
+    :return: the document, and warnings about scalars that are easily misread
+    :raises SpecError: if it is not YAML, too deep or too large
     """
-    reader = _Reader(file)
+    reader = _Reader(file, text_keys=text_keys)
     root = reader.compose(text)
-    document = YamlDocument(file, None)
+    document = YamlDocument(file, None, text=text)
     document.data = reader.construct(root, (), document)
     if reader.problems:
         raise SpecError(reader.problems)
-    document.data, of_references = resolve_references(document, {} if environment is None else environment)
-    return document, [*reader.warnings, *dict.fromkeys(of_references)]
+    return document, reader.warnings
+
+
+def take_over(own: YamlDocument, document: YamlDocument) -> None:
+    """Give a document that was read again what is known of it: its files, and the places of ``--set`` values.
+
+    :param own: as it was read here
+    :param document: the same, as it was read first
+    """
+    own.sources, own.text = document.sources, document.text
+    own.positions.update(document.positions)
+    own.files.update(document.files)
 
 
 class _Reader:
     """Builds plain data from nodes, collecting problems and warnings."""
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    def __init__(self, file: str, *, text_keys: bool) -> None:
+        self.file, self.text_keys = file, text_keys
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
 
@@ -151,7 +159,7 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.append(self._problem(key_node, "a key must be a plain word"))
                 continue
-            is_text = key_node.tag in (f"{_TAG}str", f"{_TAG}value")
+            is_text = self.text_keys or key_node.tag in (f"{_TAG}str", f"{_TAG}value")
             key = key_node.value if is_text else self._scalar(key_node)
             if key in own:
                 self.problems.append(self._problem(key_node, f"key {key!r} is given twice", "remove one"))
@@ -178,8 +186,14 @@ class _Reader:
                 self._problem(node, f"a number of {len(text):,} characters", "quote it as text")
             )
             return text
+        kind = node.tag.removeprefix(_TAG)
+        if kind not in _KINDS:
+            self.problems.append(
+                self._problem(node, f"{node.tag} is not a YAML tag that is read", "drop the tag")
+            )
+            return text
         try:
-            match node.tag.removeprefix(_TAG):
+            match kind:
                 case "str":
                     return text
                 case "int":

@@ -1,10 +1,10 @@
 """The resolvers of ``${name:arguments}``: OmegaConf's own and those that oellm-autoexp adds.
 
 Results were compared with ``oellm_autoexp/hydra_staged_sweep/config/resolvers.py`` and ``oellm_autoexp/config/
-resolvers.py`` (c6d0cc0). As there, the arithmetic ones pass over what is not a number (``oc.mul:2,x`` is 2.0).
+resolvers.py`` (c6d0cc0). As there, the arithmetic ones ignore what is not a number (``oc.mul:2,x`` is 2.0).
 Those that need the configuration or its context (``oc.env``, ``oc.exclude_nodes``, ``oc.select``,
 ``oc.dict.keys``, ``oc.dict.values``, ``oc.timestring``) are answered by
-:mod:`airflow_megatron.spec.dialects.oellm.interpolation.configuration`.
+:mod:`airflow_megatron.spec.foreign.interpolation.configuration`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.dialects.oellm.interpolation.eval import (
+from airflow_megatron.spec.foreign.interpolation.eval import (
     MAX_BITS,
     MAX_LENGTH,
     MAX_NESTED_TEXT,

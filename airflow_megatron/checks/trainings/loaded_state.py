@@ -1,0 +1,183 @@
+"""Check that a training which loads a checkpoint has the model and the optimizer of the checkpoint.
+
+Upstream compares the first sizes (``check_checkpoint_args`` in ``megatron/training/checkpointing.py``); for the others
+``megatron/core/dist_checkpointing`` finds weights of another shape, or none, and ends the job.
+
+Upstream cannot load the state of SGD in the format ``torch_dist`` (tried with core_v0.16.1): ``sharded_state_dict`` in
+``megatron/core/optimizer/optimizer.py`` calls a function that creates the state, and SGD has none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.megatron.trainers.trainer import trainer_called
+from airflow_megatron.spec.expressions.functions import ffn_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.megatron.arguments.values import ArgumentValues
+    from airflow_megatron.requirements.training_arguments import TrainingArguments
+    from airflow_megatron.spec.model.jobs import Job
+
+_SHAPES: Final = (
+    *("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels"),
+    *("group_query_attention", "num_query_groups", "multi_latent_attention"),
+    *("swiglu", "num_experts", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"),
+)
+"""Arguments of which each value has weights of its own shapes."""
+_ADDED: Final = ("untie_embeddings_and_output_weights", "add_bias_linear", "qk_layernorm")
+"""Arguments that add weights."""
+_PASSES_OVER: Final = ("log_all", "ignore_all", "return_all")
+"""Values of ``dist_ckpt_strictness`` with which weights that the checkpoint lacks keep their first values."""
+_SAME_STATE: Final = {"adamw": "adam"}
+"""Optimizers with the state of another one."""
+_DISTRIBUTED: Final = "use_distributed_optimizer"
+"""The two kinds of optimizers name their states differently.
+
+Tried with core_v0.16.1 on a CPU: ``KeyError`` in the format ``torch`` in both directions, and in ``torch_dist`` from a
+distributed optimizer to another one. On a CPU, ``torch_dist`` cannot load a distributed optimizer at all.
+"""
+_LEARNED: Final = "learned_absolute"
+_OF_EXPERTS: Final = "num_experts"
+
+
+def loaded_state_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
+    """Yield the branches whose model or optimizer is not that of the training whose checkpoint they load.
+
+    :param trainings: the arguments of the training jobs, by run directory
+    """
+    for training in trainings.values():
+        parent = trainings.get(training.job.parent_dir or "")
+        if parent is not None:
+            yield from changed_state(training.job, None, training, parent, parent.job.stage)
+        if not loses_optimizer(training) or not training.value("save"):
+            continue
+        continues = parent is not None and loses_optimizer(parent) and not training.value("finetune")
+        failing = "the job" if continues else "every attempt after the first"
+        yield Finding(
+            "optimizer-lost",
+            training.job,
+            ("optimizer",),
+            f"{training.job.release} cannot load the state of {training.value('optimizer')} from checkpoints in the"
+            f" format {training.value('ckpt_format')}: {failing} would end at its start",
+            "add ckpt_format: torch; or trainer: megatron_core",
+            warning=not continues,
+        )
+
+
+def loses_optimizer(training: TrainingArguments) -> bool:
+    """Return whether a training cannot load the optimizer's state from its own checkpoints."""
+    return (
+        training.value("optimizer") == "sgd"
+        and not trainer_called(training.job.trainer).loads_sgd
+        and training.value("ckpt_format") == "torch_dist"
+        and not training.value("no_load_optim")
+    )
+
+
+def changed_state(
+    job: Job, place: tuple[str, ...] | None, now: ArgumentValues, before: ArgumentValues, source: str
+) -> Iterator[Finding]:
+    """Yield a finding if a training's weights, and one if its optimizer, cannot be loaded from a checkpoint.
+
+    :param job: the training
+    :param place: the keys of the spec for the findings; None for the arguments themselves
+    :param now: its arguments
+    :param before: the arguments of the training that wrote the checkpoint
+    :param source: the name of that training, for messages
+    """
+    yield from _changed_shapes(job, place, now, before, source)
+    if (
+        job.script
+        or any(now.value(name) for name in ("finetune", "no_load_optim"))
+        or before.value("no_save_optim")
+    ):
+        return
+    ours, theirs = (str(values.value("optimizer")) for values in (now, before))
+    if _SAME_STATE.get(ours, ours) != _SAME_STATE.get(theirs, theirs):
+        yield Finding(
+            "other-optimizer",
+            job,
+            place or ("optimizer",),
+            f"its optimizer is {ours}, and the checkpoint of {source} that it loads has the state of {theirs}: the job"
+            " would end as it loads it",
+            f"optimizer: {theirs}; or no_load_optim: true for an optimizer without a state",
+        )
+        return
+    ours_divided, theirs_divided = (bool(values.value(_DISTRIBUTED)) for values in (now, before))
+    if ours_divided != theirs_divided:
+        does = "divides" if theirs_divided else "does not divide"
+        yield Finding(
+            "other-optimizer",
+            job,
+            place or (_DISTRIBUTED,),
+            f"{source}, whose checkpoint it loads, {does} the optimizer's state among processes, and the job would end"
+            " as it loads it",
+            f"{_DISTRIBUTED}: {str(theirs_divided).lower()}; or no_load_optim: true for an optimizer without a state",
+        )
+
+
+def _changed_shapes(
+    job: Job, place: tuple[str, ...] | None, now: ArgumentValues, before: ArgumentValues, source: str
+) -> Iterator[Finding]:
+    """Yield a finding if weights of a training have other shapes than those in the checkpoint that it loads."""
+    if job.script or now.value("use_checkpoint_args"):
+        return
+    names = [name for name in _compared(now, before) if _differs(name, now, before)]
+    if "num_query_groups" in names and "group_query_attention" in names:
+        names.remove("group_query_attention")
+    if names:
+        values = ", ".join(f"{name} {_value(now, name)} instead of {_value(before, name)}" for name in names)
+        yield Finding(
+            "other-model",
+            job,
+            place or (names[0],),
+            f"its model is not that of the checkpoint of {source} that it loads ({values}): the job would end as it"
+            " loads it",
+            f"the {' and '.join(names)} of {source}",
+            names=() if place else tuple(names),
+        )
+
+
+def _compared(now: ArgumentValues, before: ArgumentValues) -> Iterator[str]:
+    for name in _SHAPES:
+        if not (name.startswith("moe_") or name == _OF_EXPERTS) or not now.value("moe_use_upcycling"):
+            yield name
+    kinds = {now.value("position_embedding_type"), before.value("position_embedding_type")}
+    if len(kinds) == 2 and _LEARNED in kinds:
+        yield "position_embedding_type"
+    elif kinds == {_LEARNED}:
+        yield "max_position_embeddings"
+    if now.value("dist_ckpt_strictness") in _PASSES_OVER:
+        return
+    if now.value("normalization") == "LayerNorm":  # has a bias, which no other has
+        yield "normalization"
+    for name in _ADDED:
+        if now.value(name):  # weights that only the checkpoint has are not compared
+            yield name
+
+
+def _differs(name: str, now: ArgumentValues, before: ArgumentValues) -> bool:
+    if name not in now and name not in before:
+        return False  # both are derived from others, which are compared
+    return bool(_value(now, name) != _value(before, name))
+
+
+def _value(arguments: ArgumentValues, name: str) -> Any:
+    """Return the value of an argument, or what Megatron derives for one that is not given."""
+    grouped = bool(arguments.value("group_query_attention"))
+    heads, hidden = arguments.count("num_attention_heads"), arguments.count("hidden_size")
+    if name in ("group_query_attention", "num_query_groups"):
+        return arguments.number("num_query_groups") if grouped else heads
+    number = arguments.number(name)
+    if number is None and hidden and heads:
+        if name == "kv_channels":
+            return hidden // heads
+        if name == "ffn_hidden_size":
+            return ffn_size(hidden, bool(arguments.value("swiglu")))
+        if name == "moe_ffn_hidden_size":
+            return _value(arguments, "ffn_hidden_size")
+    return arguments.value(name) if number is None else number

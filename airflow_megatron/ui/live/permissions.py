@@ -1,0 +1,52 @@
+"""What Airflow's auth manager lets a user see and do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 FastAPI reads it
+from airflow.models.dag import DagModel
+from fastapi import HTTPException
+
+from airflow_megatron.spec.model.dag_names import point_dag_id
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+
+
+def is_allowed(
+    user: Any, dag_id: str, method: ResourceMethod = "GET", entity: DagAccessEntity | None = None
+) -> bool:
+    """Return whether a user may do something with a DAG."""
+    return get_auth_manager().is_authorized_dag(
+        method=method,
+        access_entity=entity,
+        details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
+        user=user,
+    )
+
+
+def may_see_results(user: Any, sweep: str) -> bool:
+    """Return whether a user may read what the results come from: runs of the sweep, and tasks of its points."""
+    return (
+        is_allowed(user, sweep)
+        and is_allowed(user, sweep, entity=DagAccessEntity.RUN)
+        and is_allowed(user, point_dag_id(sweep), entity=DagAccessEntity.TASK_INSTANCE)
+    )
+
+
+def may_read_logs(user: Any, sweep: str) -> bool:
+    """Return whether a user may read the logs of the sweep's jobs."""
+    return is_allowed(user, point_dag_id(sweep), entity=DagAccessEntity.TASK_LOGS)
+
+
+def check_results(user: GetUserDep, dag_id: str) -> None:
+    """Refuse a request for results that the user may not see.
+
+    :param dag_id: the sweep
+    :raises HTTPException: 403
+    """
+    if not may_see_results(user, dag_id):
+        raise HTTPException(403, "Forbidden")

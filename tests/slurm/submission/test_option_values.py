@@ -1,0 +1,93 @@
+"""Values of sbatch's options, compared with the real sbatch, which reads its options before it connects."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.slurm.submission.sbatch_options import read_options, wrong_value
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUMBERS = ("4", " 4", "+4", "04", "0", "-1", "x", "1k", "4x", "1-2", "1.5", "")
+SIZES = ("64", "0", "1k", "1KB", "64G", "64gb", "2T", "1P", "-1", "1.5G", "1 G", "G", "")
+TIMES = (
+    *("10", "10:00", "06:00:00", "1-2", "1-2:03", "1-2:03:04", "1-", "0:0:0", "-1", "INFINITE", "unlimited"),
+    *("6h", "1.5", "", "1::2", ":5", "5:", "1:2:", "1-2:3:", "+5", "1 2", "1-2-3", "1:2:3:4", "tomorrow"),
+)
+MAILS = (
+    *("NONE", "all", "begin,END", "FAIL,TIME_LIMIT_90", "array_tasks", "INVALID_DEPEND,STAGE_OUT", "END,"),
+    *("END,,FAIL", "TIME_LIMIT_70", "END FAIL", "END;FAIL", "ENDED", ""),
+)
+VALUES = {
+    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu", "tmp"), SIZES),
+    **dict.fromkeys(("time", "time-min"), TIMES),
+    **dict.fromkeys(("ntasks", "ntasks-per-core", "ntasks-per-node", "ntasks-per-socket"), NUMBERS),
+    **dict.fromkeys(("ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu", "mincpus"), NUMBERS),
+    **dict.fromkeys(("threads-per-core", "sockets-per-node", "cores-per-socket", "thread-spec"), NUMBERS),
+    "switches": ("1", "1@10", "1@01:00:00", "0", "x", "@10", ""),
+    "kill-on-invalid-dep": ("yes", "NO", "y", "true", "1", ""),
+    "exclusive": ("user", "MCS", "", "yes", "true"),
+    "mail-type": MAILS,
+}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of an sbatch whose controller does not exist."""
+    lines = ("ClusterName=x", "SlurmctldHost=localhost(127.0.0.1)", "SlurmctldPort=1", "NodeName=n1")
+    (tmp_path / "slurm.conf").write_text("\n".join((*lines, "PartitionName=main Nodes=n1 Default=YES", "")))
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n")
+    return {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_refused_as_by_sbatch(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+    for value in VALUES[name]:
+        option = f"--{name}={value}"
+        # the wrong option behind it is only reached if the first one is valid
+        done = subprocess.run(
+            ["sbatch", option, "--open-mode=wrong", str(tmp_path / "job.sh")],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode != 0
+        refused = "Invalid --open-mode" not in done.stderr.splitlines()[0]
+        (read,) = read_options([option])
+        assert (option, bool(wrong_value(read))) == (option, refused)
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (["--mail-type"], "--mail-type needs a value"),
+        (["--mail-t"], "--mail-t needs a value"),
+        (["--mail-type=ENDED"], "write some of NONE, BEGIN, END"),
+        (["--time-min", "6h"], "write minutes or [days-]hours:minutes:seconds"),
+        (["-n", "0"], "write a number of 1 or more"),
+        (["--mem-per-gpu=1.5G"], "write a whole number with K, M, G or T"),
+    ],
+)
+def test_what_to_write_instead(words: list[str], instead: str) -> None:
+    (read,) = read_options(words)
+    assert wrong_value(read).startswith(instead)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--exclusive"],
+        ["--exclusive=topo"],  # Slurm 24.11
+        ["--gpus=a100:4"],
+        ["--constraint=a&b"],
+        ["--plugin-of-the-site=x"],
+        ["--nice"],
+    ],
+)
+def test_values_that_releases_and_sites_define_are_not_examined(words: list[str]) -> None:
+    (read,) = read_options(words)
+    assert wrong_value(read) == ""
