@@ -43,7 +43,7 @@ def test_a_full_queue_defers_and_the_next_free_place_is_taken(slurm, limited, tm
     assert [slurm.submit(limited(point, limit)).status for point in "ab"] == ["submitted"] * 2
     outcome = slurm.submit(limited("c", limit))
     assert (outcome.status, outcome.waits_for) == ("deferred", "room")
-    assert outcome.message == "2 jobs are in the queue, and max_jobs is 2; waiting for one to end"
+    assert outcome.message == "max_jobs is 2, and the queue holds 2; waiting for a job to end"
     assert slurm.jobs == ["1001", "1002"]
     assert places(tmp_path) == []
     (slurm.root / "jobs" / "1001").unlink()
@@ -56,10 +56,10 @@ def test_jobs_of_others_count_for_the_cluster_and_not_for_the_sweep(slurm, limit
     of_sweep = QueueLimit(1, "sweep.")
     assert slurm.submit(limited("a", QueueLimit(3), of_sweep)).status == "submitted"
     outcome = slurm.submit(limited("b", QueueLimit(3), of_sweep))
-    assert outcome.message == "1 jobs of sweep are in the queue, and max_jobs is 1; waiting for one to end"
+    assert outcome.message == "max_jobs is 1, and the queue holds 1 of sweep; waiting for a job to end"
     assert slurm.submit(limited("b", QueueLimit(3), QueueLimit(1, "other."), sweep="other")).job_id == "1002"
     outcome = slurm.submit(limited("c", QueueLimit(3), QueueLimit(9, "other."), sweep="other"))
-    assert outcome.message.startswith("3 jobs are in the queue, and max_jobs is 3")
+    assert outcome.message.startswith("max_jobs is 3, and the queue holds 3")
 
 
 @pytest.mark.slow

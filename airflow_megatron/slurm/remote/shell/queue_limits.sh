@@ -105,7 +105,7 @@ am_await_room() { # succeeds if the limits leave room; otherwise answers
     [ "$1" = room ] && return
     if [ "$1" = full ] || [ "$(date +%s)" -ge "$((am_arrived + am_busy))" ]; then
       printf 'waits_for room\n'
-      am_answer deferred "$2 jobs${4:+ of ${4%.}} are in the queue, and max_jobs is $3; waiting for one to end"
+      am_answer deferred "max_jobs is $3, and the queue holds $2${4:+ of ${4%.}}; waiting for a job to end"
       return 1
     fi
     sleep 0.2

@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_megatron.spec.dialects.oellm.errors import JobError
+from airflow_megatron.spec.dialects.oellm.errors import FilePlaces, JobError, SiblingError
 from airflow_megatron.spec.dialects.oellm.jobs import (
     Place,
     build_job,
-    kind_of,
     neighbour,
     waits_of,
 )
 from airflow_megatron.spec.dialects.oellm.keys import of_other_kinds, passed_over
 from airflow_megatron.spec.dialects.oellm.postprocess import (
-    converter_of,
     each_converted,
     interval_of,
     step_values,
@@ -34,21 +32,17 @@ from airflow_megatron.spec.dialects.oellm.postprocess import (
 from airflow_megatron.spec.dialects.oellm.shapes import (
     Built,
     Shape,
-    new_instance,
+    ShapeBuilder,
     stages_looked_at,
     without_parent,
 )
 from airflow_megatron.spec.dialects.oellm.siblings import (
-    SiblingError,
     Siblings,
-    sibling_references,
     stage_of,
 )
 from airflow_megatron.spec.dialects.oellm.sources import mistaken_source
 from airflow_megatron.spec.dialects.oellm.sweep import Expansion, SweepPoint, expand
 from airflow_megatron.spec.documents.errors import Problem, SpecError
-from airflow_megatron.spec.documents.quantities import list_index
-from airflow_megatron.spec.documents.yaml_document import MAX_NODES
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.foreign.interpolation.configuration import (
     Configuration,
@@ -78,8 +72,6 @@ if TYPE_CHECKING:
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+-]+")
 _GROUP_LIST = re.compile(r"\[[A-Za-z][A-Za-z0-9,]*\]\Z")
 _MAX_NAME = 120
-_STARTS = ("job.start_condition", "job.start_conditions")
-_SHAPING = frozenset({"postprocess"})
 _UNPLACED = "/"
 
 Choices = tuple[tuple[str, Any], ...]
@@ -140,13 +132,14 @@ class OellmSweep(ForeignSweep):
         self._warnings = list(reading_warnings)
         self._loaded: list[tuple[StageKindName, str]] = []
         self.document = document
+        self.file_places = FilePlaces(document, root)
         self.name = sidecar.section.name or name or _NOT_IN_NAMES.sub("_", Path(document.file).stem)
         try:
             settings = self._settings()
             self._shapes: dict[tuple[Any, ...], Shape] = {}
             tree = self._tree(settings.cluster)
         except (ConfigurationError, JobError, SiblingError) as error:
-            raise SpecError(self.problem(error)) from error
+            raise SpecError(self.file_places.problem(error)) from error
         super().__init__(self.name, document, settings, tree, sidecar)
 
     @functools.cached_property
@@ -158,7 +151,7 @@ class OellmSweep(ForeignSweep):
         try:
             block = Configuration(self._root, self._context).get("sweep")
         except ConfigurationError as error:
-            raise SpecError(self.problem(error)) from error
+            raise SpecError(self.file_places.problem(error)) from error
         return expand(block, self.document)
 
     @functools.cached_property
@@ -172,6 +165,10 @@ class OellmSweep(ForeignSweep):
         :raises SiblingError: if a sibling does not exist or siblings wait for each other
         """
         return self._siblings.families()
+
+    @functools.cached_property
+    def _shape_builder(self) -> ShapeBuilder:
+        return ShapeBuilder(self._siblings, self.families, self.configuration)
 
     @functools.cached_property
     def _varying(self) -> frozenset[str]:
@@ -195,11 +192,11 @@ class OellmSweep(ForeignSweep):
         """Return warnings about what is allowed but probably unintended."""
         of_resolvers = [self.document.problem((), text) for text in self._context.warnings]
         of_siblings = [
-            self.document.problem(self._place_holding(reference), text)
+            self.file_places.warning_beside(reference, text)
             for reference, text in self._siblings.warnings.items()
         ]
         of_sources = [
-            self.document.problem(self._place_of_warning(text), text)
+            self.file_places.warning(text)
             for kind, path in self._loaded
             if (text := mistaken_source(kind, path, self._upstream_writers))
         ]
@@ -231,7 +228,7 @@ class OellmSweep(ForeignSweep):
         try:
             return [job for job, _ in self.build(family, point.name, cluster.name, directory, cluster.slurm)]
         except (ConfigurationError, JobError, SiblingError) as error:
-            raise SpecError(self.problem(error, point.name)) from error
+            raise SpecError(self.file_places.problem(error, point.name)) from error
 
     def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
         """Return an empty list: no job of oellm-autoexp belongs to all points."""
@@ -244,10 +241,10 @@ class OellmSweep(ForeignSweep):
     def place_of(self, stage: str, name: str) -> KeyPath:
         """Return the place of a stage's parameter in the document."""
         keys = (f"backend.megatron.{name}", f"slurm.sbatch.{name}", name)
-        known = (self._place_of_key(key) for key in keys)
+        known = (self.file_places.of_key(key) for key in keys)
         found = next((path for path in known if path and str(path[-1]).endswith(name)), None)
         if found is None and name == "options":
-            found = self._place_of_key("slurm.sbatch")
+            found = self.file_places.of_key("slurm.sbatch")
         return found or ("sweep",)
 
     def configuration(
@@ -301,7 +298,7 @@ class OellmSweep(ForeignSweep):
         :param slurm: resources of the cluster profile
         :raises ConfigurationError, JobError, SiblingError: if one cannot be made
         """
-        shape = self._shapes[self._shape_key(family)]
+        shape = self._shapes[self._shape_builder.key(family)]
         kept: list[tuple[Job, Configuration]] = []
         dropped: set[str] = set()
         for made in self._built(family, shape, point, cluster, directory, slurm):
@@ -324,7 +321,7 @@ class OellmSweep(ForeignSweep):
             for member in family
             if self._has_filter(member) and not self._passes(member, self.configuration(member, None, made))
         }
-        shape = self._shapes[self._shape_key(family)]
+        shape = self._shapes[self._shape_builder.key(family)]
         return [built.job for built in self._built(family, shape, point, cluster, directory, None, dropped)]
 
     def _built(
@@ -465,16 +462,16 @@ class OellmSweep(ForeignSweep):
     def _tree(self, cluster: str) -> tuple[StageInstance, ...]:
         tree: dict[str, StageInstance] = {}
         for family in self.families:
-            key = self._shape_key(family)
+            key = self._shape_builder.key(family)
             if key in self._shapes:
                 continue
-            shape = self._with_waits(family, self._new_shape(family, tree), cluster)
+            shape = self._with_waits(family, self._shape_builder.new(family, tree), cluster)
             self._shapes[key] = shape
             for instance in shape.tree:
                 tree.setdefault(instance.name, instance)
         kinds = {instance.kind for instance in tree.values()}
         for unread, text in of_other_kinds(self._root.get("backend"), kinds):
-            self._warnings.append(self.document.problem(self._place_of_key(unread), text))
+            self._warnings.append(self.file_places.warning_at(unread, text))
         return tuple(tree.values())
 
     def _with_waits(self, family: Family, shape: Shape, cluster: str) -> Shape:
@@ -489,14 +486,12 @@ class OellmSweep(ForeignSweep):
                 after=stages_looked_at(made.job, made.instance, jobs),
                 array=self._is_array(made),
             )
-            self._warnings.extend(
-                self.document.problem(self._place_of_warning(text), text) for text in made.warnings
-            )
+            self._warnings.extend(self.file_places.warning(text) for text in made.warnings)
             if made.job.source is not None:
                 self._loaded.append((made.job.kind, made.job.source.path))
             if not made.is_step:
                 for key, text in passed_over(made.configuration, self._swept_keys(made.member)):
-                    self._warnings.append(self.document.problem(self._place_of_key(key), text))
+                    self._warnings.append(self.file_places.warning_at(key, text))
         return Shape(
             tuple(instances[instance.name] for instance in shape.instances),
             tuple(tuple(instances[step.name] for step in steps) for steps in shape.steps),
@@ -528,102 +523,17 @@ class OellmSweep(ForeignSweep):
         if made.instance.parent is None and made.job.start is None:
             return True
         text = f"slurm.array: the tasks of an array start together; the jobs of {made.job.stage}, which wait, do not"
-        self._warnings.append(self.document.problem(self._place_of_key("slurm.array"), text))
+        self._warnings.append(self.file_places.warning_at("slurm.array", text))
         return False
 
     def _swept_keys(self, member: SweepPoint) -> tuple[str, ...]:
         return tuple(key for key in member.swept if key in self._varying)
 
-    def _shape_key(self, family: Family) -> tuple[Any, ...]:
-        order = {member.index: position for position, member in enumerate(family)}
-        return tuple(
-            (
-                stage_of(member),
-                str(member.parameters.get("backend")),
-                str(member.parameters.get("backend.class_name")),
-                str(type(member.parameters.get(_STARTS[0]))),
-                repr([item for item in member.parameters.items() if item[0].partition(".")[0] in _SHAPING]),
-                tuple(order[other.index] for other in self._referred(member)),
-            )
-            for member in family
-        )
-
-    def _referred(self, point: SweepPoint) -> list[SweepPoint]:
-        """Return the siblings that a point refers to; those of its start condition come first."""
-        parameters = point.parameters
-        waiting = [value for key, value in parameters.items() if key.startswith(_STARTS)]
-        stages = sibling_references([*waiting, *parameters.values()])
-        return [self._siblings.find(point, stage) for stage in stages]
-
-    def _new_shape(self, family: Family, tree: Mapping[str, StageInstance]) -> Shape:
-        kinds = {member.index: kind_of(self.configuration(member)) for member in family}
-        instances: dict[int, StageInstance] = {}
-        steps: dict[int, tuple[StageInstance, ...]] = {}
-        taken: set[str] = set()
-        computed = self._computed_stages(family)
-        for member in family:
-            made = [*instances.values(), *(step for following in steps.values() for step in following)]
-            parent = self._parent(member, kinds, instances, made)
-            kind = kinds[member.index]
-            stage = computed.get(member.index, stage_of(member))
-            own = new_instance(stage, kind, parent, tree, taken)
-            instances[member.index] = own
-            steps[member.index] = self._new_steps(member, own, tree, taken)
-        return Shape(
-            tuple(instances[member.index] for member in family),
-            tuple(steps[member.index] for member in family),
-        )
-
-    def _new_steps(
-        self, member: SweepPoint, training: StageInstance, tree: Mapping[str, StageInstance], taken: set[str]
-    ) -> tuple[StageInstance, ...]:
-        """Return the stages that process the last checkpoint of a training."""
-        steps = steps_of(self.configuration(member), training.kind)
-        made: dict[str, StageInstance] = {}
-        for step in steps:
-            parent = training if step.kind == "convert" else made[converter_of(step, steps).name]
-            made[step.name] = new_instance(f"{training.name}_{step.name}", step.kind, parent, tree, taken)
-        return tuple(made.values())
-
-    def _computed_stages(self, family: Family) -> dict[int, str]:
-        """Return the resolved computed stages of a family that are equal in all families of its shape.
-
-        The names of stages are those of tasks, which all points share.
-        """
-        places = [place for place, member in enumerate(family) if "${" in stage_of(member)]
-        if not places:
-            return {}
-        key = self._shape_key(family)
-        alike = [other for other in self.families if self._shape_key(other) == key]
-        resolved = {}
-        for place in places:
-            names = {str(self.configuration(other[place]).get("stage")) for other in alike}
-            if len(names) == 1:
-                resolved[family[place].index] = names.pop()
-        return resolved
-
-    def _parent(
-        self,
-        member: SweepPoint,
-        kinds: Mapping[int, StageKindName],
-        instances: Mapping[int, StageInstance],
-        made: Sequence[StageInstance],
-    ) -> StageInstance | None:
-        referred = [instances[other.index] for other in self._referred(member) if other.index in instances]
-        if not referred:
-            return None
-        if kinds[member.index] == "evaluate":
-            branches = {instance.branch for instance in referred}
-            for instance in made:
-                if instance.kind == "convert" and instance.branch in branches:
-                    return instance
-        return referred[0]
-
     def _points(self) -> Iterator[Point]:
         try:
             named = [(self._name_of(family), family) for family in self._filtered()]
         except (ConfigurationError, JobError, SiblingError) as error:
-            raise SpecError(self.problem(error)) from error
+            raise SpecError(self.file_places.problem(error)) from error
         if not named:
             raise SpecError(
                 self.document.problem(("sweep",), "the sweep has no points", "its filter drops them all")
@@ -703,53 +613,6 @@ class OellmSweep(ForeignSweep):
                 return str(name).replace("%a", str(member.index))  # upstream's place for the index
         return f"point_{member.index}"
 
-    def problem(self, error: ConfigurationError | JobError | SiblingError, point: str = "") -> Problem:
-        """Return an error with its place in the document."""
-        message = f"point {point}: {error}" if point else str(error)
-        if isinstance(error, ConfigurationError):
-            path = self._place_of_text(error.text)
-            if error.text and error.text not in message:
-                message = f"{message}, in {error.text[:200]!r}"
-            return self.document.problem(path, message, error.hint)
-        if isinstance(error, JobError):
-            path = self._place_of_key(error.key)
-        else:
-            path = self._place_holding(error.reference) if error.reference else ()
-        return self.document.problem(path or ("sweep",), message, error.hint)
-
-    def _place_holding(self, text: str) -> KeyPath:
-        """Return the place of the first value that holds a text."""
-        leaves = _leaves(self.document.data, ())
-        return next((path for path, value in leaves if isinstance(value, str) and text in value), ())
-
-    def _place_of_text(self, text: str) -> KeyPath:
-        if text:
-            for path, value in _leaves(self.document.data, ()):
-                if value == text or (isinstance(value, str) and value.replace("\\${", "${") == text):
-                    return path
-        return ("sweep",)
-
-    def _place_of_warning(self, text: str) -> KeyPath:
-        """Return the place of the dotted key that a warning begins with, or that of ``job``."""
-        key = re.split(r"[:,] ", text, maxsplit=1)[0]
-        section = key.partition(".")[0]
-        known = section in self._root and re.fullmatch(r"[\w.]+", key)
-        return self._place_of_key(key) if known else ("job",)
-
-    def _place_of_key(self, key: str) -> KeyPath:
-        whole: KeyPath = tuple(
-            part if (index := list_index(part, MAX_NODES)) is None else index for part in key.split(".")
-        )
-        for length in range(len(whole), 0, -1):
-            path = whole[:length]
-            dotted = ".".join(map(str, path))
-            for swept in self.document.positions:
-                if swept and swept[0] == "sweep" and f"{swept[-1]}.".startswith(f"{dotted}."):
-                    return swept
-            if path in self.document.positions:
-                return path
-        return ()
-
 
 def _common_beginning(names: Sequence[str]) -> str:
     alike = 0
@@ -779,14 +642,3 @@ def _aliases(root: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, ...]]:
         "log_path_current": "log_path_current",
     }
     return {(short,): (section, name) for short, name in names.items()}
-
-
-def _leaves(node: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            yield from _leaves(value, (*path, key))
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from _leaves(value, (*path, index))
-    else:
-        yield path, node

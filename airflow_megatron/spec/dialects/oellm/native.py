@@ -12,8 +12,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.dialects.oellm.errors import JobError
-from airflow_megatron.spec.dialects.oellm.siblings import SiblingError
+from airflow_megatron.spec.dialects.oellm.errors import JobError, SiblingError
 from airflow_megatron.spec.dialects.oellm.slurm import RESOURCES
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.quantities import slurm_time
@@ -47,7 +46,7 @@ def native_spec(sweep: OellmSweep, argument_defaults: Mapping[str, Any] | None =
             sweep.kept_jobs(sweep.family(point), point.name, "local", _POINT_DIR) for point in sweep.points
         ]
     except (ConfigurationError, JobError, SiblingError) as error:
-        raise SpecError(sweep.problem(error)) from error
+        raise SpecError(sweep.file_places.problem(error)) from error
     return _Writer(sweep, [point.name for point in sweep.points], families, argument_defaults or {}).spec()
 
 

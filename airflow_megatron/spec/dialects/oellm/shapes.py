@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from airflow_megatron.spec.dialects.oellm.jobs import kind_of
+from airflow_megatron.spec.dialects.oellm.postprocess import converter_of, steps_of
+from airflow_megatron.spec.dialects.oellm.siblings import sibling_references, stage_of
 from airflow_megatron.spec.layout.run_layout import RunLayout
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.stage_tree import StageInstance
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from airflow_megatron.spec.dialects.oellm.siblings import Family, Siblings
     from airflow_megatron.spec.dialects.oellm.sweep import SweepPoint
     from airflow_megatron.spec.foreign.interpolation.configuration import Configuration
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import StageKindName
+
+STARTS: Final = ("job.start_condition", "job.start_conditions")
+_SHAPING: Final = frozenset({"postprocess"})
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,114 @@ class Built:
     warnings: tuple[str, ...]
 
 
-def new_instance(
+class ShapeBuilder:
+    """Make the shapes of the families of one sweep.
+
+    :param siblings: the sibling relation of its points
+    :param families: all families
+    :param configuration: returns the configuration of a point
+    """
+
+    def __init__(
+        self,
+        siblings: Siblings,
+        families: Sequence[Family],
+        configuration: Callable[[SweepPoint], Configuration],
+    ) -> None:
+        self._siblings, self._families, self._configuration = siblings, families, configuration
+
+    def key(self, family: Family) -> tuple[Any, ...]:
+        """Return what families of one shape have in common."""
+        order = {member.index: position for position, member in enumerate(family)}
+        return tuple(
+            (
+                stage_of(member),
+                str(member.parameters.get("backend")),
+                str(member.parameters.get("backend.class_name")),
+                str(type(member.parameters.get(STARTS[0]))),
+                repr([item for item in member.parameters.items() if item[0].partition(".")[0] in _SHAPING]),
+                tuple(order[other.index] for other in self._referred(member)),
+            )
+            for member in family
+        )
+
+    def _referred(self, point: SweepPoint) -> list[SweepPoint]:
+        """Return the siblings that a point refers to; those of its start condition come first."""
+        parameters = point.parameters
+        waiting = [value for key, value in parameters.items() if key.startswith(STARTS)]
+        stages = sibling_references([*waiting, *parameters.values()])
+        return [self._siblings.find(point, stage) for stage in stages]
+
+    def new(self, family: Family, tree: Mapping[str, StageInstance]) -> Shape:
+        """Return the shape of a family.
+
+        :param tree: stages of the shapes made so far, by name
+        """
+        kinds = {member.index: kind_of(self._configuration(member)) for member in family}
+        instances: dict[int, StageInstance] = {}
+        steps: dict[int, tuple[StageInstance, ...]] = {}
+        taken: set[str] = set()
+        computed = self._computed_stages(family)
+        for member in family:
+            made = [*instances.values(), *(step for following in steps.values() for step in following)]
+            parent = self._parent(member, kinds, instances, made)
+            kind = kinds[member.index]
+            stage = computed.get(member.index, stage_of(member))
+            own = _new_instance(stage, kind, parent, tree, taken)
+            instances[member.index] = own
+            steps[member.index] = self._new_steps(member, own, tree, taken)
+        return Shape(
+            tuple(instances[member.index] for member in family),
+            tuple(steps[member.index] for member in family),
+        )
+
+    def _new_steps(
+        self, member: SweepPoint, training: StageInstance, tree: Mapping[str, StageInstance], taken: set[str]
+    ) -> tuple[StageInstance, ...]:
+        """Return the stages that process the last checkpoint of a training."""
+        steps = steps_of(self._configuration(member), training.kind)
+        made: dict[str, StageInstance] = {}
+        for step in steps:
+            parent = training if step.kind == "convert" else made[converter_of(step, steps).name]
+            made[step.name] = _new_instance(f"{training.name}_{step.name}", step.kind, parent, tree, taken)
+        return tuple(made.values())
+
+    def _computed_stages(self, family: Family) -> dict[int, str]:
+        """Return the resolved computed stages of a family that are equal in all families of its shape.
+
+        The names of stages are those of tasks, which all points share.
+        """
+        places = [place for place, member in enumerate(family) if "${" in stage_of(member)]
+        if not places:
+            return {}
+        key = self.key(family)
+        alike = [other for other in self._families if self.key(other) == key]
+        resolved = {}
+        for place in places:
+            names = {str(self._configuration(other[place]).get("stage")) for other in alike}
+            if len(names) == 1:
+                resolved[family[place].index] = names.pop()
+        return resolved
+
+    def _parent(
+        self,
+        member: SweepPoint,
+        kinds: Mapping[int, StageKindName],
+        instances: Mapping[int, StageInstance],
+        made: Sequence[StageInstance],
+    ) -> StageInstance | None:
+        referred = [instances[other.index] for other in self._referred(member) if other.index in instances]
+        if not referred:
+            return None
+        if kinds[member.index] == "evaluate":
+            branches = {instance.branch for instance in referred}
+            for instance in made:
+                if instance.kind == "convert" and instance.branch in branches:
+                    return instance
+        return referred[0]
+
+
+def _new_instance(
     stage: str,
     kind: StageKindName,
     parent: StageInstance | None,

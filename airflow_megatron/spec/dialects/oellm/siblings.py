@@ -15,7 +15,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_megatron.errors import AirflowMegatronError
+from airflow_megatron.spec.dialects.oellm.errors import SiblingError
 from airflow_megatron.spec.dialects.oellm.sweep import STAGE
 from airflow_megatron.spec.documents.errors import did_you_mean
 
@@ -28,21 +28,6 @@ Family: TypeAlias = tuple["SweepPoint", ...]
 """Points that refer to each other, each after those that it refers to."""
 
 _REFERENCE = re.compile(r"\$\{\s*sibling\.([^.}]+)\.")
-
-
-class SiblingError(AirflowMegatronError, ValueError):
-    """A sibling that does not exist, or siblings that wait for each other.
-
-    :param message: what is wrong
-    :param point: the point that refers to it
-    :param hint: what to write instead
-    :param stage: as the reference at fault names it
-    """
-
-    def __init__(self, message: str, point: SweepPoint, hint: str = "", stage: str = "") -> None:
-        self.point, self.hint = point, hint
-        self.reference = f"sibling.{stage}." if stage else ""
-        super().__init__(message)
 
 
 def sibling_references(value: Any) -> tuple[str, ...]:
