@@ -36,6 +36,16 @@ def report_alias(sweep: str) -> AssetAlias:
     return AssetAlias(f"megatron://{sweep}", group=GROUP)
 
 
+def announced_asset(alias: str, point: str = "") -> Asset:
+    """Return the asset that a task attaches to an alias.
+
+    :param alias: name of the alias
+    :param point: name of the point; empty for a task of the whole sweep
+    """
+    name = f"{alias}/{point}" if point else alias
+    return Asset(name, uri=name, group=GROUP)
+
+
 def announce_stage(context: Context, result: Any = None) -> None:
     """Announce that a stage has finished at a point; the ``post_execute`` of a task that watches its job.
 
@@ -50,14 +60,12 @@ def announce_stage(context: Context, result: Any = None) -> None:
     alias = stage_alias(job["sweep"], job["stage"])
     point = job["point"]
     if not point and task.dag_id == point_dag_id(job["sweep"]):
-        # of several clusters, every point watches the shared stage of its cluster. Airflow fails a task whose new asset
-        # another task creates at the same moment, so each has its own asset
-        point = context["run_id"]
-    name = f"{alias.name}/{point}" if point else alias.name
+        # of several clusters, every point watches the shared stage of its cluster
+        point = (context["dag_run"].conf or {}).get("point") or context["run_id"]
     facts = {key: job[key] for key in ("sweep", "stage", "point", "kind", "run_dir")}
     facts |= {key: result.get(key) for key in ("job_id", "attempt", "iteration")}
     facts["outputs"] = list(job.get("outputs", ()))
-    context["outlet_events"][alias].add(Asset(name, uri=name, group=GROUP), extra=facts)
+    context["outlet_events"][alias].add(announced_asset(alias.name, point), extra=facts)
 
 
 def announce_report(context: Context, result: Any = None) -> None:
@@ -69,5 +77,4 @@ def announce_report(context: Context, result: Any = None) -> None:
     sweep = task.pinned["sweep"]
     alias = report_alias(sweep)
     facts: dict[str, Any] = {"sweep": sweep, "files": [str(path) for path in result or ()]}
-    asset = Asset(alias.name, uri=alias.name, group=GROUP)
-    context["outlet_events"][alias].add(asset, extra=facts)
+    context["outlet_events"][alias].add(announced_asset(alias.name), extra=facts)

@@ -79,10 +79,19 @@ def on_starting(component: object) -> None:
 
 @hookimpl
 def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
-    """Add a note to a cleared run: what has changed since it was planned, and what to clear instead."""
+    """Create the assets that the run's tasks will announce. Add a note to a cleared run: what has changed since it was
+    planned, and what to clear instead.
+    """
     session = object_session(dag_run)
     tags = _tags(dag_run)
-    if not dag_run.clear_number or session is None or not ("sweep" in tags or "point" in tags):
+    if session is None or not ("sweep" in tags or "point" in tags):
+        return
+    point = str((dag_run.conf or {}).get("point") or "")
+    if dag_run.dag is not None and ("sweep" in tags or point):
+        from airflow_megatron.dag_factory.announced_assets import create_announced_assets
+
+        create_announced_assets(dag_run.dag, point, session)
+    if not dag_run.clear_number:
         return
     PinStore().set_ended(*pinned_by(dag_run.dag_id, dag_run.run_id, dag_run.conf or {}), ended=False)
     planner = dag_run.get_task_instance(PLAN if "sweep" in tags else RESOLVE, session=session)

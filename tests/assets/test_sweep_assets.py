@@ -59,17 +59,17 @@ def test_a_stage_of_the_whole_sweep_has_no_point() -> None:
     assert [uri for _, uri, _ in announced(given)] == ["megatron://tiny/prepare"]
 
 
-def test_points_that_watch_the_same_job_announce_assets_of_their_own() -> None:
-    """Airflow 3.3.2 marks a task failed if another one creates the same asset while it reports its success."""
-    uris = []
-    for point in ("a", "b"):
-        given = {
-            **context(job={**JOB, "point": "", "stage": "prepare"}, dag_id="tiny.point"),
-            "run_id": point,
-        }
-        announce_stage(given, {"outcome": "finished", "attempt": 1})
-        uris += [uri for _, uri, _ in announced(given)]
-    assert uris == ["megatron://tiny/prepare/a", "megatron://tiny/prepare/b"]
+@pytest.mark.parametrize(("conf", "name"), [({"point": "a"}, "a"), (None, "a~2")])
+def test_points_that_watch_the_same_job_announce_assets_of_their_own(
+    conf: dict[str, str] | None, name: str
+) -> None:
+    given = {
+        **context(job={**JOB, "point": "", "stage": "prepare"}, dag_id="tiny.point"),
+        "run_id": "a~2",
+        "dag_run": SimpleNamespace(conf=conf),
+    }
+    announce_stage(given, {"outcome": "finished", "attempt": 1})
+    assert [uri for _, uri, _ in announced(given)] == [f"megatron://tiny/prepare/{name}"]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ START_WORK_S = 180
 DAG_WORK_S = 120
 STILL_S = 120
 STOP_TIMEOUT_S = 30
-SUBMIT_SLOTS = 8
+TITLE_PAUSE_S = 0.1
 DATABASE_WAIT_S = 30
 """How long a statement waits for another process to release the database; sqlite3's default of 5 s is too short for a
 busy machine, and Airflow's scheduler ends when a statement fails."""
@@ -169,9 +169,13 @@ class LocalAirflow:
                 start_new_session=True,  # stopped as a group, because children survive a signal to the parent
             )
         wait = StartupWait(self._process.pid, START_WORK_S, STILL_S)
+        started = set[str]()
         while wait.lasts():
             if self._process.poll() is not None:
                 raise LocalAirflowError(f"Airflow ended while it started:\n{self._log_tail()}")
+            started |= self._components()
+            if len(started) == len(COMPONENTS):
+                self.expect_alive()
             if self._healthy():
                 return
             time.sleep(0.5)
@@ -185,14 +189,23 @@ class LocalAirflow:
         assert self._process is not None
         if self._process.poll() is not None:
             raise LocalAirflowError(f"Airflow has ended{_START_AGAIN}:\n{self._log_tail()}")
-        alive = set[str]()
-        for child in psutil.Process(self._process.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # also of a process that has just ended
-                # the api server calls itself api_server
-                alive |= set(" ".join(child.cmdline()).replace("_", "-").split())
+        alive = self._components()
+        if len(alive) < len(COMPONENTS):  # a process that changes its title has none for a moment
+            time.sleep(TITLE_PAUSE_S)
+            alive |= self._components()
         for name in COMPONENTS:
             if name not in alive:
                 raise LocalAirflowError(f"Airflow's {name} has ended{_START_AGAIN}:\n{self._log_tail(name)}")
+
+    def _components(self) -> set[str]:
+        """Return the components that run."""
+        assert self._process is not None
+        words = set[str]()
+        for child in psutil.Process(self._process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # also if it has ended and nothing waits for it
+                # the api server calls itself api_server
+                words |= set(" ".join(child.cmdline()).replace("_", "-").split())
+        return words.intersection(COMPONENTS)
 
     def stop(self) -> None:
         """Stop everything that :meth:`start` started."""
