@@ -17,6 +17,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from airflow_megatron.assets.sweep_assets import announced_asset
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from airflow.serialization.definitions.dag import SerializedDAG
     from sqlalchemy import Table
     from sqlalchemy.orm import Session
@@ -33,33 +35,35 @@ def create_announced_assets(dag: SerializedDAG, point: str, session: Session) ->
     :param point: name of the run's point; empty for a run of the sweep
     :param session: session of Airflow's database
     """
-    aliases = sorted(
-        {item.name for task in dag.tasks for item in task.outlets if isinstance(item, SerializedAssetAlias)}
-    )
-    if (
-        point
-    ):  # a stage that the sweep's run has done for all points has one asset, with the name of the alias
-        of_sweep = select(AssetModel.name).where(AssetModel.name.in_(aliases))
-        aliases = sorted(set(aliases).difference(session.scalars(of_sweep)))
-    assets = [announced_asset(alias, point) for alias in aliases]
-    if not assets:
+    aliases = {
+        item.name for task in dag.tasks for item in task.outlets if isinstance(item, SerializedAssetAlias)
+    }
+    if point:
+        # a stage that the sweep's run has done for all points has one asset, with the name of the alias
+        aliases -= _existing(aliases, session).keys()
+    assets = {alias: announced_asset(alias, point) for alias in sorted(aliases)}
+    wanted = {asset.name for asset in assets.values()}
+    paired = select(AssetModel.name).join(AssetModel.aliases).where(AssetModel.name.in_(wanted))
+    if wanted.issubset(session.scalars(paired)):
         return
-    rows = [{"name": each.name, "uri": each.uri, "group": AIRFLOWS_GROUP, "extra": {}} for each in assets]
+    rows = [
+        {"name": asset.name, "uri": asset.uri, "group": AIRFLOWS_GROUP, "extra": {}}
+        for asset in assets.values()
+    ]
     session.execute(_unless_exists(AssetModel, session), rows)
-    names = {asset.name: alias for asset, alias in zip(assets, aliases, strict=True)}
-    ids = dict(
-        session.execute(
-            select(AssetAliasModel.name, AssetAliasModel.id).where(AssetAliasModel.name.in_(aliases))
-        )
-        .tuples()
-        .all()
-    )
-    found = session.execute(select(AssetModel.name, AssetModel.id).where(AssetModel.name.in_(names))).tuples()
+    ids = _existing(wanted, session)
+    known = select(AssetAliasModel).where(AssetAliasModel.name.in_(aliases)).order_by(AssetAliasModel.id)
     pairs = [
-        {"alias_id": ids[names[name]], "asset_id": number} for name, number in found if names[name] in ids
+        {"alias_id": alias.id, "asset_id": ids[assets[alias.name].name]} for alias in session.scalars(known)
     ]
     if pairs:
         session.execute(_unless_exists(alias_association_table, session), pairs)
+
+
+def _existing(names: Collection[str], session: Session) -> dict[str, int]:
+    """Return the ids of the assets that exist, by name."""
+    found = select(AssetModel.name, AssetModel.id).where(AssetModel.name.in_(names))
+    return dict(session.execute(found).tuples().all())
 
 
 def _unless_exists(table: type[AssetModel] | Table, session: Session) -> Insert:

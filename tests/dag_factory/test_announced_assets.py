@@ -104,6 +104,16 @@ def test_two_runs_of_a_point_find_the_assets_that_both_announce(
     assert session.scalar(pairs) == 3
 
 
+def test_an_asset_on_which_a_users_dag_is_scheduled_gets_its_alias(
+    dags: dict[str, SerializedDAG], session: Session
+) -> None:
+    own = announced_asset("megatron://twins/pretrain", "p1")
+    session.add(AssetModel(name=own.name, uri=own.uri, group="mine"))
+    start(session, dags["twins.point"], "p1", point="p1")
+    asset = session.scalars(select(AssetModel).where(AssetModel.name == own.name)).one()
+    assert (asset.group, [alias.name for alias in asset.aliases]) == ("mine", ["megatron://twins/pretrain"])
+
+
 def test_a_run_of_the_sweep_has_the_assets_of_shared_stages_and_of_the_report(
     dags: dict[str, SerializedDAG], session: Session
 ) -> None:

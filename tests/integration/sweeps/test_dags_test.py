@@ -60,7 +60,7 @@ def test_other_dags_are_scheduled_on_what_a_sweep_finishes(site: SweepSite, tmp_
     (tmp_path / "local").mkdir()
     status, output = site.run_dags_test("commands.point", {"point": "b"}, timeout=400, **environment)
     assert status == 0, output[-4000:]
-    with sqlite3.connect(site.without_scheduler.home / "airflow.db") as database:
+    with sqlite3.connect(site.without_scheduler.database) as database:
         events = {
             uri: json.loads(extra)
             for uri, extra in database.execute(

@@ -35,7 +35,7 @@ def without_triggerer(airflow: SiteAirflow) -> Iterator[None]:
     def suspended() -> bool:
         for process in triggerers:
             process.suspend()
-        if is_free(airflow.home / "airflow.db"):
+        if is_free(airflow.database):
             return True
         for process in triggerers:
             process.resume()

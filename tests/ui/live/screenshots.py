@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 1400, 1180
 def main() -> int:
     """Start Airflow with the results of the quick start, take the screenshot, and stop it."""
     airflow = LocalAirflow(local_dir() / "airflow")
-    if not (airflow.home / "airflow.db").exists():
+    if not airflow.database.exists():
         print("screenshots: run `make quickstart` first", file=sys.stderr)
         return 2
     airflow.start()

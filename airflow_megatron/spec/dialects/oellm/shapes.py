@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import StageKindName
 
-STARTS: Final = ("job.start_condition", "job.start_conditions")
+_STARTS: Final = ("job.start_condition", "job.start_conditions")
 _SHAPING: Final = frozenset({"postprocess"})
 
 
@@ -89,7 +89,7 @@ class ShapeBuilder:
                 stage_of(member),
                 str(member.parameters.get("backend")),
                 str(member.parameters.get("backend.class_name")),
-                str(type(member.parameters.get(STARTS[0]))),
+                str(type(member.parameters.get(_STARTS[0]))),
                 repr([item for item in member.parameters.items() if item[0].partition(".")[0] in _SHAPING]),
                 tuple(order[other.index] for other in self._referred(member)),
             )
@@ -99,7 +99,7 @@ class ShapeBuilder:
     def _referred(self, point: SweepPoint) -> list[SweepPoint]:
         """Return the siblings that a point refers to; those of its start condition come first."""
         parameters = point.parameters
-        waiting = [value for key, value in parameters.items() if key.startswith(STARTS)]
+        waiting = [value for key, value in parameters.items() if key.startswith(_STARTS)]
         stages = sibling_references([*waiting, *parameters.values()])
         return [self._siblings.find(point, stage) for stage in stages]
 
