@@ -195,6 +195,8 @@ def _fan_out(stage: str, section: StageSection, document: YamlDocument) -> list[
     variable, choices = next(iter(section.for_each.items()))
     if not choices:
         raise SpecError(document.problem((*path, variable), "for_each has no values", "give one or drop it"))
+    if len(choices) > MAX_STAGES:  # before each of them is looked at
+        raise SpecError(too_many_stages(document, stage))
     fan: list[tuple[str, dict[str, Any]]] = []
     for index, choice in enumerate(choices):
         place = (*path, variable, index)

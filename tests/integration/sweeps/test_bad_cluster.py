@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from patience import wait_until
+from patience import read_until, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,13 +99,8 @@ def look(site: SweepSite, case: str, wrong: Wrong) -> Seen:
     conf = {"point": case}
     status: int | None = None
     if wrong.waits:
-        output = ""
         with site.dags_test("refused.point", conf, **wrong.environment) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                output += line
-                if wrong.message in line:
-                    break
+            output = read_until(process, wrong.message, 120)
     else:
         status, output = site.run_dags_test("refused.point", conf, **wrong.environment)
     prefix = f"refused.{case}."

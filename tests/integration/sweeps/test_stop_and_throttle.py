@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from patience import patient, wait_until
+from patience import patient, read_until, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,12 +143,7 @@ def test_jobs_wait_for_a_free_place(site: SweepSite, airflow: SiteAirflow) -> No
     stopped, *_ = waiting()
     specs = str(site.specs)  # the same file as for the other points
     with site.dags_test(dag_id, {"point": "e"}, AIRFLOW_MEGATRON_SWEEP_SPECS=specs) as process:
-        assert process.stdout is not None
-        output = ""
-        for line in process.stdout:
-            output += line
-            if "2 jobs of throttled are in the queue, and max_jobs is 2" in line:
-                break
+        output = read_until(process, "max_jobs is 2, and the queue holds 2 of throttled", 120)
         assert process.poll() is None, output[-4000:]
         airflow.mark(dag_id, stopped, "work.submit", "failed")
         assert len(site.queued("throttled.")) == 2
