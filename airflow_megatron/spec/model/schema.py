@@ -1033,8 +1033,12 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
         for detail in details
     ]
     wanted: dict[KeyPath, list[str]] = {}
+    misspelt: set[tuple[int | str, ...]] = set()  # places of keys that are written as another one
     for detail, path in zip(details, paths, strict=True):
         wanted.setdefault(path, []).append(_expected(detail))
+        if detail["type"] == "extra_forbidden":
+            place, key = detail["loc"][:-1], str(detail["loc"][-1])
+            misspelt |= {(*place, name) for name in near_names(key, _fields_at(section, place), limit=1)}
     for detail, path in zip(details, paths, strict=True):
         if detail["type"] == "extra_forbidden":
             key = str(detail["loc"][-1])
@@ -1042,9 +1046,10 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
             hint = did_you_mean(key, known) or f"known here: {', '.join(sorted(known))}"
             yield document.problem(path, f"unknown key {key!r}", hint)
         elif detail["type"] == "missing":
-            yield document.problem(
-                path, f"{str(detail['loc'][-1])!r} is missing", f"add {detail['loc'][-1]}: …"
-            )
+            if detail["loc"] not in misspelt:  # otherwise the unknown key's hint names it
+                yield document.problem(
+                    path, f"{str(detail['loc'][-1])!r} is missing", f"add {detail['loc'][-1]}: …"
+                )
         elif expected := wanted.pop(path, None):
             # a union reports once for every member; the first place is enough
             name = ".".join(str(part) for part in path) or "the document"

@@ -207,9 +207,24 @@ def test_one_wrong_key_of_each_checkpoint_is_one_error() -> None:
     assert line.startswith("s.yaml:6:23: unknown key 'from' (known here: from_iteration,")
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (f"pont: p\n{STAGES}", "s.yaml:1:1: unknown key 'pont' (did you mean 'point'?)"),
+        ("point: p\nstages:\n  a: {knd: train}\n", "s.yaml:3:7: unknown key 'knd' (did you mean 'kind'?)"),
+    ],
+)
+def test_a_misspelt_key_is_not_also_missing(text: str, error: str) -> None:
+    assert told(text) == [error]
+
+
+def test_another_unknown_key_leaves_the_missing_one() -> None:
+    assert len(told("point: p\nstages:\n  a: {xyzzy: train}\n")) == 2
+
+
 def test_all_problems_are_reported_together_in_order() -> None:
     lines = told("pont: p\nname: a.b\npoll_interval: often\nstages:\n  pretrain: {kind: trian}\n")
-    assert len(lines) == 5
+    assert len(lines) == 4
     assert [int(line.split(":")[1]) for line in lines] == sorted(int(line.split(":")[1]) for line in lines)
 
 
