@@ -11,7 +11,7 @@ from sqlalchemy.orm import object_session
 
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
-from airflow_megatron.spec.model.dag_names import PLAN, REPORT, RESOLVE, WAIT, sweep_of
+from airflow_megatron.spec.model.dag_names import PLAN, REPORT, RESOLVE, WAIT, is_point_name, sweep_of
 from airflow_megatron.spec.trust.plain_text import shown, without_images
 from airflow_megatron.task_runtime.stored_plan import CHANGED, changed_message, pinned_by
 from airflow_megatron.ui.preloading import preload, starting_component
@@ -86,11 +86,7 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
     tags = _tags(dag_run)
     if session is None or not ("sweep" in tags or "point" in tags):
         return
-    point = str((dag_run.conf or {}).get("point") or "")
-    if dag_run.dag is not None and ("sweep" in tags or point):
-        from airflow_megatron.dag_factory.announced_assets import create_announced_assets
-
-        create_announced_assets(dag_run.dag, point, session)
+    _create_assets(dag_run, session)
     if not dag_run.clear_number:
         return
     PinStore().set_ended(*pinned_by(dag_run.dag_id, dag_run.run_id, dag_run.conf or {}), ended=False)
@@ -105,6 +101,22 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
         new = f"{new[: LONGEST_NOTE - 1]}…"
     if new != old:
         dag_run.note = new
+
+
+def _create_assets(dag_run: DagRun, session: Session) -> None:
+    """Create the assets of a run, none of a point whose name is impossible: ``resolve`` will refuse it."""
+    from airflow_megatron.dag_factory.announced_assets import create_announced_assets
+
+    point = ""
+    if not _is_sweep(dag_run):
+        given = (dag_run.conf or {}).get("point")
+        if not is_point_name(given):
+            return
+        point = given
+    if dag_run.dag is None:
+        return
+    with session.begin_nested():  # an error must not end the transaction of the scheduler
+        create_announced_assets(dag_run.dag, point, session)
 
 
 def changes_note(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> str:

@@ -16,9 +16,11 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from airflow_database import empty_database
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import IntegrityError
 
 from airflow_megatron.assets.sweep_assets import announced_asset
+from airflow_megatron.dag_factory import announced_assets
 from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -126,8 +128,40 @@ def test_a_run_of_the_sweep_has_the_assets_of_shared_stages_and_of_the_report(
     assert "megatron://twins/pretrain/p1" in names(session)
 
 
-def test_a_run_that_names_no_point_announces_nothing(
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        *(
+            {"point": point}
+            for point in ("", 7, ["p1"], {"p1": 1}, "a b", "é", "../p1", "p1?x=1", "\n", "x" * 1_600)
+        ),
+        *({"point": point} for point in ("a\0b", "\ud800")),  # no database stores them
+    ],
+    ids=ascii,
+)
+def test_a_run_without_a_possible_point_announces_nothing(
+    conf: dict[str, Any], dags: dict[str, SerializedDAG], session: Session
+) -> None:
+    start(session, dags["twins.point"], "manual__1", **conf)
+    assert names(session) == []
+
+
+def test_a_point_of_a_sweeps_run_is_no_part_of_its_assets(
     dags: dict[str, SerializedDAG], session: Session
 ) -> None:
-    start(session, dags["twins.point"], "manual__1")
-    assert names(session) == []
+    """``plan`` refuses the key."""
+    start(session, dags["twins"], "manual__1", point="p1")
+    assert names(session) == ["megatron://twins", "megatron://twins/prepare"]
+
+
+def test_an_error_of_the_database_leaves_the_transaction(
+    dags: dict[str, SerializedDAG], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(dag: SerializedDAG, point: str, session: Session) -> None:
+        session.execute(text("INSERT INTO asset (name) VALUES ('half')"))
+
+    monkeypatch.setattr(announced_assets, "create_announced_assets", wrong)
+    with pytest.raises(IntegrityError):
+        start(session, dags["twins.point"], "p1", point="p1")
+    assert session.scalar(select(DagRun.run_id)) == "p1"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +53,12 @@ MAX_ARGUMENTS: Final = 100_000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _STAGE = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\Z")
+_POINT = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._=+-]{0,120}\Z")
+
+
+def is_point_name(text: object) -> TypeGuard[str]:
+    """Return whether a point can have this name: a folder, a part of run ids, URIs and Slurm's names."""
+    return isinstance(text, str) and _POINT.match(text) is not None
 
 
 def point_dag_id(sweep: str) -> str:

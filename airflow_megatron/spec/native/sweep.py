@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from airflow_megatron.spec.expressions.resolution import (
     resolve,
     template_names,
 )
+from airflow_megatron.spec.model.dag_names import is_point_name
 from airflow_megatron.spec.model.stage_tree import stage_tree
 from airflow_megatron.spec.model.sweep import Point, Sweep, SweepSettings, named_clusters
 from airflow_megatron.spec.native.benchmark import with_stages
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _OWN_KEYS = ("array", "template", "start", "cancel", "finish", "events")
 """Keys of a stage that messages point at, besides those in its sections."""
-_POINT_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._=+-]{0,120}\Z")
 
 
 class NativeSweep(Sweep):
@@ -153,7 +152,7 @@ class NativeSweep(Sweep):
                 name = str(self._evaluate(self.spec.point, names))
             except ExpressionError as error:
                 raise SpecError(self.expression_problem(error, ("point",))) from error
-            if not _POINT_NAME.match(name):
+            if not is_point_name(name):
                 problems.append(self._bad_name(name, combination.values))
             elif name in seen:
                 problems.append(self._repeated_name(name, seen[name], (number, combination.values)))
