@@ -19,6 +19,7 @@ from airflow_megatron.supervision.submission.remembered_cancellations import cla
 from airflow_megatron.supervision.submission.stages_ahead import withdrawn_stages
 from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stored_plan import own_job
 from airflow_megatron.triggers.pause import PauseTrigger
 
 if TYPE_CHECKING:
@@ -53,10 +54,10 @@ class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
         task_instance: Any = context["ti"]
         states = task_instance.get_task_states(dag_id=task_instance.dag_id, run_ids=[task_instance.run_id])
         of_run = states.get(task_instance.run_id, {})
-        cancelled = self._carry_out_remembered(task_instance)
-        cancelled += self._cancel_ahead(task_instance, of_run)
+        cancelled = self._carry_out_remembered(context)
+        cancelled += self._cancel_ahead(context, of_run)
         for stage in left_stages(self.stages, of_run):
-            job = self._job(task_instance, stage)
+            job = self._job(context, stage)
             if job is None:
                 continue
             attempts = job_attempts(job, self.log)
@@ -78,12 +79,12 @@ class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
                 self._retry_later(attempts.job.name, error)
         return cancelled
 
-    def _carry_out_remembered(self, task_instance: Any) -> list[str]:
+    def _carry_out_remembered(self, context: Context) -> list[str]:
         """Cancel the jobs of this run whose cancellation by a trigger failed; return their names."""
         left = remembered()
         if not left:
             return []
-        jobs = [job for stage in self.stages if (job := self._job(task_instance, stage)) is not None]
+        jobs = [job for stage in self.stages if (job := self._job(context, stage)) is not None]
         own = {(job_attempts(job, self.log).cluster.ssh_conn_id, job.stage_dir): job for job in jobs}
         due = {key: each for each in left if (key := (each.ssh_conn_id, each.stage_dir)) in own}
         what = ", ".join(own[key].name for key in due)
@@ -95,14 +96,14 @@ class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
             self._retry_later(what, error)
         return [own[key].name for key, each in due.items() if each.job_name in cancelled]
 
-    def _cancel_ahead(self, task_instance: Any, states: Mapping[str, str | None]) -> list[str]:
+    def _cancel_ahead(self, context: Context, states: Mapping[str, str | None]) -> list[str]:
         """Cancel jobs that were queued ahead and whose tasks never ran; return their names."""
         if not any(states.get(f"{stage}.submit") not in _NEVER_SUBMITTED for stage in self.stages):
             return []
         unbegun = [stage for stage in self.stages if states.get(f"{stage}.submit") in _NEVER_SUBMITTED]
         if not unbegun:
             return []
-        jobs = [job for stage in self.stages if (job := self._job(task_instance, stage)) is not None]
+        jobs = [job for stage in self.stages if (job := self._job(context, stage)) is not None]
         behind = {job.stage_dir: job for job in queued_behind(jobs, unbegun)}
         if not behind:
             return []
@@ -118,8 +119,8 @@ class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
             self._retry_later("what is queued behind the jobs of this run", error)
         return [job.name for job in left]
 
-    def _job(self, task_instance: Any, stage: str) -> Job | None:
-        data = task_instance.xcom_pull(task_ids=self.source, key=stage)
+    def _job(self, context: Context, stage: str) -> Job | None:
+        data = own_job(context, self.source, stage)
         return Job.from_json(data) if data else None
 
     def _retry_later(self, what: str, error: TransportError) -> NoReturn:

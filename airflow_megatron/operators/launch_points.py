@@ -90,7 +90,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
 
     def execute(self, context: Context) -> dict[str, str]:
         """Start the runs; return point → run id of the runs that are started or in progress."""
-        pinned = stored_plan(self.pinned)
+        pinned = stored_plan(self.pinned, context)
         if self.plan_only:
             raise AirflowSkipException(
                 f"dry run: {counted(len(pinned.points), 'point is', 'points are')} not started"

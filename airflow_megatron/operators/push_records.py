@@ -82,7 +82,7 @@ class PushRecordsOperator(EndsTestRun, DeferringTask):
         last = alone or (ended is not None and now >= ended + PAUSE_S)
         if alone:
             _write_waiting_rows()
-        missing = self._push(ended=last)
+        missing = self._push(context, ended=last)
         if last and not missing:
             return
         if alone or (ended is not None and now > ended + GIVE_UP_S):
@@ -99,11 +99,11 @@ class PushRecordsOperator(EndsTestRun, DeferringTask):
         run_ids = list(self.runs.values()) if isinstance(self.runs, dict) else []
         return count_runs(self.point_dag_id, run_ids, ENDED) >= len(run_ids)
 
-    def _push(self, *, ended: bool) -> list[str]:
+    def _push(self, context: Context, *, ended: bool) -> list[str]:
         """Push to all trackers; return those that have not received all records."""
         from airflow_megatron.results.trackers.pushing import push_sweep  # importing polars is slow
 
-        pinned = stored_plan(self.pinned)
+        pinned = stored_plan(self.pinned, context)
         plan = pinned.placed_plan()
         jobs = sweep_jobs(plan.jobs, several=plan.several)
         missing: list[str] = []

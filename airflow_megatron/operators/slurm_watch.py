@@ -158,6 +158,8 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
             raise without_job()
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         handle = JobHandle.from_json(self.handle)  # type: ignore[arg-type]
+        if not handle.is_of(job):  # whoever may write XComs cannot have another sweep's job cancelled
+            raise AirflowFailException(f"the result of `submit` is not a job of {job.name}; clear `submit`")
         if handle.finished:
             return {"job": job.name, "attempt": handle.attempt, "outcome": "finished", "passed_over": True}
         cleared = not again and just_cleared(context)

@@ -57,7 +57,7 @@ class SubmitArraysOperator(EndsTestRun, DeferringTask):
         """Submit; return point → stage → number of the attempt that is submitted."""
         if self.plan_only:
             return {}
-        pinned = stored_plan(self.pinned)
+        pinned = stored_plan(self.pinned, context)
         jobs = [job for job in pinned.plan().jobs if job.array]
         cluster = pinned.plan_environment.cluster
         run = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run

@@ -66,7 +66,7 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
         """Write the report; return its files."""
         from airflow_megatron.plan.run_results import ReportedRun, write_results  # only this task draws plots
 
-        pinned = stored_plan(self.pinned)
+        pinned = stored_plan(self.pinned, context)
         plan = pinned.placed_plan()
         used = {job.cluster for job in plan.jobs}
         profiles = {

@@ -10,6 +10,8 @@ from airflow_megatron.spec.trust.json_records import whole, word
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_megatron.spec.model.jobs import Job
+
 
 @dataclass(frozen=True)
 class JobHandle:
@@ -61,6 +63,10 @@ class JobHandle:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data, from which :meth:`from_json` makes an equal reference."""
         return asdict(self)
+
+    def is_of(self, job: Job) -> bool:
+        """Return whether it can be an attempt of a job. An array has another name, which begins with the sweep's."""
+        return self.job == job.name and (self.job_name is None or self.job_name.startswith(f"{job.sweep}."))
 
     @property
     def run_began(self) -> int:

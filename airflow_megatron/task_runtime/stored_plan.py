@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import get_current_context
@@ -13,10 +14,12 @@ from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.layout.run_layout import checkpoint_dir_of, log_pattern_of, stage_dir_of
 from airflow_megatron.spec.model.dag_names import sweep_of
+from airflow_megatron.task_runtime.run_configuration import is_from_before_pins
 from airflow_megatron.task_runtime.task_tries import just_cleared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from airflow.sdk import Context
 
@@ -30,17 +33,87 @@ _NO_STAGE: Final = "this point has no such stage"
 CHANGED: Final = "changed since this run was planned"
 
 
-def stored_plan(reference: Mapping[str, Any] | str | None) -> PinnedSweep:
+def stored_plan(reference: Mapping[str, Any] | str | None, context: Context) -> PinnedSweep:
     """Return the plan to which the result of ``plan`` refers.
 
-    :raises AirflowFailException: if it cannot be read
+    Whoever may write XComs of the DAG cannot name the plan of another sweep or run.
+
+    :raises AirflowFailException: if it cannot be read, or is not of this run
     """
     if not isinstance(reference, dict):
         raise AirflowFailException("`plan` has stored nothing in this run; clear `plan`")
+    store = PinStore()
+    if "text" in reference:
+        is_own = predates_pins(context, store)
+    else:
+        is_own = reference.get("pin") in store.pins_of(*_pinned_by(context))
+    if not is_own:
+        raise AirflowFailException("the result of `plan` is not a plan of this run; clear `plan`")
     try:
-        return PinnedSweep.from_json(reference)
+        plan = PinnedSweep.from_json(reference, store)
     except (PinError, SpecError) as error:
         raise AirflowFailException(str(error)) from None
+    if plan.sweep != sweep_of(context["ti"].dag_id):
+        raise AirflowFailException(f"the result of `plan` is a plan of {plan.sweep}; clear `plan`")
+    return plan
+
+
+def own_job(context: Context, source: str, stage: str) -> dict[str, Any] | None:
+    """Return the job of a stage that a task has pushed, as it was planned for this run.
+
+    The XCom only refers to it, so that whoever may write XComs of the DAG can run no other command, and with no other
+    connection.
+
+    :param source: id of the task that pushed it
+    :param stage: name of the stage
+    :return: None if the run has no such stage
+    :raises AirflowFailException: if the XCom does not refer to a plan of this run
+    """
+    pushed: Any = context["ti"].xcom_pull(task_ids=source, key=stage)
+    if pushed is None:
+        return None
+    conf: Mapping[str, Any] = context["dag_run"].conf or {}
+    try:
+        if isinstance(pushed, dict):
+            if pushed.get("pin"):
+                return _pinned_job(context, conf, str(pushed["pin"]), stage)
+            if is_from_before_pins(conf, context["dag_run"]):
+                return dict(conf["jobs"][stage])
+            if predates_pins(context, PinStore()):
+                return pushed
+    except (PinError, KeyError, TypeError, ValueError) as error:
+        reason = str(error) if isinstance(error, PinError) else "it is not in the run's configuration"
+        raise AirflowFailException(f"the job of {stage} cannot be read: {reason}; clear `{source}`") from None
+    raise AirflowFailException(f"the job of {stage} that `{source}` pushed has no plan; clear `{source}`")
+
+
+def _pinned_job(context: Context, conf: Mapping[str, Any], pin: str, stage: str) -> dict[str, Any] | None:
+    dag_id = context["ti"].dag_id
+    point = ""
+    if dag_id != sweep_of(dag_id):
+        point = str(conf.get("point") or context["params"].get("point") or "")
+    return _jobs_of_run(PinStore().root, *_pinned_by(context), pin, point).get(stage)
+
+
+@functools.lru_cache(maxsize=4)
+def _jobs_of_run(root: Path, dag_id: str, run_id: str, pin: str, point: str) -> Mapping[str, dict[str, Any]]:
+    """Return stage → job of a point, or of the sweep, in a plan that a run has stored.
+
+    :raises PinError: if the run has not stored this plan, or it cannot be read
+    """
+    store = PinStore(root)
+    for known in store.pins_of(dag_id, run_id):
+        plan = PinnedSweep.read(known, store)
+        if plan.sweep == sweep_of(dag_id) and pin in (known, *plan.others.values()):
+            own = plan if pin == known else PinnedSweep.read(pin, store)
+            return {job.stage: job.to_json() for job in (own.jobs_of(point) if point else own.shared_jobs())}
+    raise PinError(f"run {run_id!r} of {dag_id} has not stored the plan {pin[:16]!r}")
+
+
+def predates_pins(context: Context, store: PinStore) -> bool:
+    """Return whether a run was started by a version of this package that stored no plans."""
+    began, started = store.began(), getattr(context["dag_run"], "start_date", None)
+    return began is None or (started is not None and started.timestamp() < began)
 
 
 def job_plan_environment(job: Job) -> PlanEnvironment:
@@ -90,7 +163,7 @@ def planned_job(context: Context, source: str, stage: str) -> dict[str, Any] | N
     :param source: id of the task that pushed it
     :param stage: name of the stage
     """
-    job: dict[str, Any] | None = context["ti"].xcom_pull(task_ids=source, key=stage)
+    job = own_job(context, source, stage)
     if job is None or not job.get("pin") or not just_cleared(context):
         return job
     conf: dict[str, Any] = context["dag_run"].conf or {}
@@ -133,11 +206,16 @@ def pinned_by(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> tuple[str, s
     return (sweep_of(dag_id), str(launched_by)) if launched_by else (dag_id, run_id)
 
 
+def _pinned_by(context: Context) -> tuple[str, str]:
+    """Return DAG and run with the pin that the run of a task uses."""
+    task_instance, run = context["ti"], context.get("dag_run")
+    return pinned_by(task_instance.dag_id, task_instance.run_id, (run and run.conf) or {})
+
+
 def pinned_outline(context: Context) -> SweepOutline | None:
     """Return the newest outline that a task's run has pinned; None if there is no readable one."""
-    task_instance, run = context["ti"], context.get("dag_run")
     store = PinStore()
-    digest = store.newest(*pinned_by(task_instance.dag_id, task_instance.run_id, (run and run.conf) or {}))
+    digest = store.newest(*_pinned_by(context))
     try:
         return PinnedSweep.read(digest, store).outline if digest else None
     except (PinError, ValueError):

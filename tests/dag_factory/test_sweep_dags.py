@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -216,7 +218,8 @@ class TestTemplates:
         parent = {"run_dir": "/r", "cluster": "alps", "depends_on": []}
         handle = {"job": "j", "attempt": 2, "job_id": "7", "finished": False}
         context: Any = {
-            "ti": FakeInstance({"pretrain.submit": handle}, {"cooldown_300k": own, "pretrain": parent})
+            "ti": FakeInstance({"pretrain.submit": handle}, {"cooldown_300k": own, "pretrain": parent}),
+            "dag_run": BEFORE_PINS,
         }
         wait = dag.get_task("cooldown_300k.await_checkpoint")
         wait.render_template_fields(context, wait.get_template_env())
@@ -236,7 +239,10 @@ class TestTemplates:
         sensor: Any = built(tmp_path)["x.point"].get_task("a.b.await_log")
         parent = {"run_dir": "/r", "log": None, "cluster": text, "depends_on": []}
         own = {"run_dir": "/r", "cluster": text, "depends_on": [{"pattern": text}]}
-        context: Any = {"ti": FakeInstance({"a.submit": {"attempt": 1}}, {"a.b": own, "a": parent})}
+        context: Any = {
+            "ti": FakeInstance({"a.submit": {"attempt": 1}}, {"a.b": own, "a": parent}),
+            "dag_run": BEFORE_PINS,
+        }
         sensor.render_template_fields(context, sensor.get_template_env())
         assert (sensor.pattern, sensor.cluster) == (text, text)
 
@@ -250,6 +256,10 @@ class TestTemplates:
         assert dag.get_task("cooldown_300k.await_checkpoint").path is None
         assert dag.get_task("pretrain.submit").job is None
         assert dag.get_task("pretrain.watch").handle is None
+
+
+BEFORE_PINS = SimpleNamespace(conf={}, start_date=datetime(2026, 1, 1, tzinfo=UTC))
+"""A stub of a run whose jobs are in XComs only."""
 
 
 class FakeInstance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,7 +112,7 @@ def test_an_unreachable_login_node_is_tried_again(
     monkeypatch.setattr(SlurmHook, "run", away)
     monkeypatch.setattr("airflow_megatron.supervision.attempts.TROUBLE_WINDOW_S", 0)
     task = CancelLeftJobsOperator(task_id="t", source="resolve", stages=["a"])
-    context: Any = {"ti": Instance()}
+    context: Any = {"ti": Instance(), "dag_run": SimpleNamespace(conf={})}
     with pytest.raises(outcome):
         task.execute(context)
     with pytest.raises(outcome):
@@ -140,7 +141,7 @@ def test_a_refused_login_reports_the_known_state_of_the_job(
 
     monkeypatch.setattr(SlurmHook, "run", refused)
     task = CancelLeftJobsOperator(task_id="t", source="resolve", stages=["a"])
-    context: Any = {"ti": Instance()}
+    context: Any = {"ti": Instance(), "dag_run": SimpleNamespace(conf={})}
     with pytest.raises(AirflowFailException, match=text):
         task.execute(context)
 
@@ -167,7 +168,7 @@ class TestRememberedCancellations:
                 return job.to_json()
 
         task = CancelLeftJobsOperator(task_id="t", source="resolve", stages=["a"])
-        return task.execute({"ti": Instance()})  # type: ignore[typeddict-item]
+        return task.execute({"ti": Instance(), "dag_run": SimpleNamespace(conf={})})  # type: ignore[typeddict-item]
 
     def test_also_of_a_task_marked_success(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         async def away(hook: SlurmHook) -> Transport:

@@ -357,10 +357,10 @@ class TestLaunchPoints:
     def test_a_dry_run_starts_nothing(self) -> None:
         # the form of version 0.1.0, which a run of then may have in its XCom
         pinned = {"file": "s.yaml", "text": CHAIN, "cluster": "local", "points": ["lr0.001"], "sources": {}}
+        task = LaunchPointsOperator(task_id="l", point_dag_id="chain.point", pinned=pinned, plan_only=True)
+        context: Any = {"ti": Instance("chain"), "dag_run": Run()}
         with pytest.raises(AirflowSkipException, match="dry run: 1 point is not started"):
-            LaunchPointsOperator(task_id="l", point_dag_id="x.point", pinned=pinned, plan_only=True).execute(
-                {}
-            )
+            task.execute(context)
 
     @pytest.mark.slow
     def test_configurations_are_small(self) -> None:

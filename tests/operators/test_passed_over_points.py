@@ -183,7 +183,10 @@ class TestLaunch:
         def launch(airflow: Airflow, **options: Any) -> tuple[dict[str, str], list[str], list[str]]:
             monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
             pushed: dict[str, Any] = {}
-            instance = SimpleNamespace(run_id="r", xcom_push=lambda key, value: pushed.update({key: value}))
+            instance = SimpleNamespace(
+                dag_id="small", run_id="r", xcom_push=lambda key, value: pushed.update({key: value})
+            )
+            pinned.use("small", "r")
             task = LaunchPointsOperator(
                 task_id="l", point_dag_id="small.point", pinned=pinned.to_json(), **options
             )

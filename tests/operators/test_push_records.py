@@ -32,7 +32,7 @@ class Site:
             outline=SimpleNamespace(settings=settings),
             placed_plan=lambda: SimpleNamespace(jobs=(), several=False),
         )
-        monkeypatch.setattr(push_records, "stored_plan", lambda reference: pinned)
+        monkeypatch.setattr(push_records, "stored_plan", lambda *_: pinned)
         monkeypatch.setattr(push_records, "tracker_access", lambda connection: TrackerAccess())
         monkeypatch.setattr(push_records, "count_runs", lambda dag, runs, states: self.ended_runs)
         monkeypatch.setattr(push_records, "runs_without_scheduler", lambda: False)

@@ -100,7 +100,7 @@ def test_a_report_waits_for_a_refused_login(cluster, monkeypatch: pytest.MonkeyP
     environment = SimpleNamespace(cluster=cluster)
     on_cluster = SimpleNamespace(plan_environment=environment)
     pinned = SimpleNamespace(placed_plan=lambda: plan, by_cluster={cluster.name: on_cluster}, digest="")
-    monkeypatch.setattr(sweep_report, "stored_plan", lambda data: pinned)
+    monkeypatch.setattr(sweep_report, "stored_plan", lambda *_: pinned)
     monkeypatch.setattr("airflow_megatron.plan.run_results.ReportedRun.of", lambda *args, **options: None)
     monkeypatch.setattr("airflow_megatron.plan.run_results.write_results", refused)
     task = SweepReportOperator(task_id="t", pinned={})

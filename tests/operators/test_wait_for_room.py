@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,7 +100,8 @@ def test_an_unreachable_login_node_is_waited_for(operator: str, monkeypatch: pyt
         text = CHAIN.replace("  pretrain:\n", "  pretrain:\n    array: true\n")
         pinned = {"file": "s.yaml", "text": text, "cluster": "local", "points": ["lr0.001"]}
         task = SubmitArraysOperator(task_id="t", pinned=pinned)
-    context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
+    run = SimpleNamespace(conf={}, start_date=None)
+    context: Any = {"ti": TaskInstance(), "dag_run": run, "task": task, "task_state_store": Store()}
     with pytest.raises(TaskDeferred) as deferred:
         task.submit_next(context, {"number": 3}) if operator == "watch" else task.execute(context)
     method, trigger = deferred.value.method_name, deferred.value.trigger

@@ -105,8 +105,19 @@ class PinStore:
 
     def newest(self, dag_id: str, run_id: str) -> str | None:
         """Return the digest of a run's newest pin, None without one."""
-        pins = self._noted(self._run(dag_id, run_id)).pins
+        pins = self.pins_of(dag_id, run_id)
         return pins[-1] if pins else None
+
+    def pins_of(self, dag_id: str, run_id: str) -> tuple[str, ...]:
+        """Return the digests of all pins of a run, the newest last."""
+        return self._noted(self._run(dag_id, run_id)).pins
+
+    def began(self) -> float | None:
+        """Return the Unix time at which something was stored for the first time, None if nothing was."""
+        try:
+            return self._lock.stat().st_mtime  # nothing is ever written to it
+        except OSError:
+            return None
 
     def set_ended(self, dag_id: str, run_id: str, *, ended: bool = True) -> None:
         """Record whether a run has ended; no effect for a run without a pin."""
@@ -175,7 +186,7 @@ class PinStore:
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self.root / ".lock").open("a") as lock:
+        with self._lock.open("a") as lock:
             try:
                 fcntl.flock(lock, how)
             except OSError:
@@ -220,6 +231,10 @@ class PinStore:
             return self._owner(sweep).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return None
+
+    @property
+    def _lock(self) -> Path:
+        return self.root / ".lock"
 
     def _object(self, digest: str) -> Path:
         if len(digest) != _DIGEST_LENGTH or not digest.isalnum():
