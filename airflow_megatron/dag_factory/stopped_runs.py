@@ -74,14 +74,23 @@ def block_unstarted_of(run: DagRun, session: Session) -> None:
         block_unstarted(run, dag, session)
 
 
+def awaited_runs(run: DagRun, session: Session) -> set[str]:
+    """Return the ids of the point runs that a sweep's run has launched or waits for, as its task `launch` wrote them.
+
+    :param run: the sweep's run
+    """
+    launch = run.get_task_instance(LAUNCH, session=session)
+    written: Any = launch.xcom_pull(task_ids=LAUNCH, session=session) if launch else None
+    ids = written.values() if isinstance(written, dict) else ()
+    return {run_id for run_id in ids if isinstance(run_id, str)}
+
+
 def stop_points_of(run: DagRun, session: Session) -> list[str]:
     """Mark the point runs failed that a sweep's run has launched or waits for; return their ids.
 
     :param run: the sweep's run
     """
-    launch = run.get_task_instance(LAUNCH, session=session)
-    waited_for: Any = launch.xcom_pull(task_ids=LAUNCH, session=session) if launch else None
-    ids = set(waited_for.values()) if isinstance(waited_for, dict) else set()
+    ids = awaited_runs(run, session)
     return stop_runs(
         point_dag_id(run.dag_id),
         session,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 RUNS: Final = "runs"
 FEWER: Final = "~fewer"
 """Suffix of the folder of a report with fewer results than the existing report of its run."""
+_LONGEST_NAME: Final = 240
+"""Maximum length of the name of a run's folder, with room for :data:`FEWER`; Linux allows 255 bytes."""
 STORE_S: Final = 30.0
 """Maximum seconds that a report waits for the store."""
 
@@ -83,6 +86,8 @@ def results_dir(sweep: str) -> Path:
 def run_results_dir(sweep: str, run_id: str) -> Path:
     """Return the folder of the report of one run."""
     name = quote(run_id, safe=":+~@=")
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 17]}-{hashlib.sha256(run_id.encode()).hexdigest()[:16]}"
     return results_dir(sweep) / RUNS / (f"%2E{name[1:]}" if name.startswith(".") else name or "_")
 
 

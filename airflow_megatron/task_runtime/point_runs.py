@@ -29,6 +29,11 @@ def point_run_id(point: str, number: int = 1) -> str:
     return name if number == 1 else f"{name}~{number}"
 
 
+def point_of_run(run_id: str) -> str:
+    """Return the point of a run whose id :func:`point_run_id` has made."""
+    return run_id.partition("~")[0].replace(":", "=")
+
+
 def runs_without_scheduler() -> bool:
     """Return whether this task runs inside ``airflow dags test``, where no scheduler starts a triggered run."""
     return type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms"

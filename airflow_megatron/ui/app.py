@@ -18,7 +18,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from airflow_megatron.plan.run_results import results_dir
 from airflow_megatron.ui.live.answers import StaticFolder
-from airflow_megatron.ui.live.permissions import check_results, may_see_results
+from airflow_megatron.ui.live.permissions import (
+    check_reports,
+    check_results,
+    may_read_logs,
+    may_see_results,
+)
 from airflow_megatron.ui.live.result_folders import ResultFolders
 from airflow_megatron.ui.live.routes import live_routes
 from airflow_megatron.ui.live.sweep_runs import is_sweep
@@ -78,12 +83,11 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
             raise HTTPException(404, "there is no such file")
         return answer
 
-    readable = [Depends(check_results)]
-
-    @app.get("/sweeps/{dag_id}", dependencies=readable)
-    def sweep_page(dag_id: str, view: str = "") -> HTMLResponse:
+    @app.get("/sweeps/{dag_id}", dependencies=[Depends(check_results)])
+    def sweep_page(user: GetUserDep, dag_id: str, view: str = "") -> HTMLResponse:
         """Show the live page of a sweep, or the report of a sweep that Airflow does not have."""
-        report = folders.report(dag_id)
+        may_read = may_read_logs(user, dag_id)
+        report = folders.report(dag_id) if may_read else None
         with create_session() as session:
             is_known = is_sweep(dag_id, session)
         if report is None and not is_known:
@@ -97,9 +101,11 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
             is_report=is_report,
             has_report=report is not None,
             has_charts=scripts.has_charts,
-            files=list(folders.downloads(dag_id)),
-            runs=list(folders.runs(dag_id)),
+            files=list(folders.downloads(dag_id)) if may_read else [],
+            runs=list(folders.runs(dag_id)) if may_read else [],
         )
+
+    readable = [Depends(check_reports)]
 
     @app.get("/sweeps/{dag_id}/report", dependencies=readable)
     def report(dag_id: str) -> Response:

@@ -83,14 +83,13 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
     planned, and what to clear instead.
     """
     session = object_session(dag_run)
-    tags = _tags(dag_run)
-    if session is None or not ("sweep" in tags or "point" in tags):
+    if session is None or not _tags(dag_run) & {"sweep", "point"}:
         return
     _create_assets(dag_run, session)
     if not dag_run.clear_number:
         return
     PinStore().set_ended(*pinned_by(dag_run.dag_id, dag_run.run_id, dag_run.conf or {}), ended=False)
-    planner = dag_run.get_task_instance(PLAN if "sweep" in tags else RESOLVE, session=session)
+    planner = dag_run.get_task_instance(PLAN if _is_sweep(dag_run) else RESOLVE, session=session)
     planned = planner is not None and planner.state == TaskInstanceState.SUCCESS
     # if the planner was cleared too, the run uses the changed sources
     text = changes_note(dag_run.dag_id, dag_run.run_id, dag_run.conf or {}) if planned else ""
@@ -152,7 +151,8 @@ def _note_ended_runs(session: Session, sweep: str | None = None) -> None:
 
 
 def _is_sweep(dag_run: DagRun) -> bool:
-    return "sweep" in _tags(dag_run)
+    # a spec may give the tag to the DAG of its points, too
+    return "sweep" in _tags(dag_run) and sweep_of(dag_run.dag_id) == dag_run.dag_id
 
 
 def _tags(dag_run: DagRun) -> set[str]:

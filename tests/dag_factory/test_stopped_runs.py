@@ -101,7 +101,10 @@ def marked_by_a_user(run: DagRun, session: Session) -> None:
 
 @pytest.mark.parametrize("stop", [stopped_by_command, marked_by_a_user])
 @pytest.mark.parametrize("training", ["deferred", "success"])
-def test_a_stopped_chain_ends_as_failed(stop: Any, training: str, session: Session) -> None:
+@pytest.mark.parametrize("tag", ["", "sweep"])
+def test_a_stopped_chain_ends_as_failed(stop: Any, training: str, tag: str, session: Session) -> None:
+    if tag:  # in the spec
+        session.add(DagTag(name=tag, dag_id="stopped_chain.point"))
     run = run_with(session, {"pretrain.submit": "success", "pretrain.watch": training})
     stop(run, session)
     states = states_of(run, session)

@@ -90,6 +90,14 @@ def test_reports_need_the_permissions_of_the_live_page(
     assert "demo" not in reader.get("/megatron/").text
 
 
+def test_reports_contain_lines_of_logs(reader: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    deny(monkeypatch, "demo.point", DagAccessEntity.TASK_LOGS)
+    for path in (*PATHS[2:], f"/megatron/sweeps/demo/runs/{RUN}/report"):
+        assert reader.get(path).status_code == 403, path
+    assert reader.get("/megatron/sweeps/demo").status_code == 404  # Airflow does not have it: only a report
+    assert "demo" in reader.get("/megatron/").text
+
+
 def test_a_user_without_rights_sees_no_sweep(client: TestClient) -> None:
     page = client.get("/megatron/", headers={"Authorization": f"Bearer {token(None)}"})
     assert "demo" not in page.text

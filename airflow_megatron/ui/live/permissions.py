@@ -13,6 +13,8 @@ from fastapi import HTTPException
 from airflow_megatron.spec.model.dag_names import point_dag_id
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 
 
@@ -40,6 +42,22 @@ def may_see_results(user: Any, sweep: str) -> bool:
 def may_read_logs(user: Any, sweep: str) -> bool:
     """Return whether a user may read the logs of the sweep's jobs."""
     return is_allowed(user, point_dag_id(sweep), entity=DagAccessEntity.TASK_LOGS)
+
+
+def without_log_line(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a failed attempt for users who may not read logs: its reason usually ends with the line that decided."""
+    hidden = {"line": "", "reason": "shown to users who may read the task logs"}
+    return {name: hidden.get(name, value) if value else value for name, value in attempt.items()}
+
+
+def check_reports(user: GetUserDep, dag_id: str) -> None:
+    """Refuse a request for a report that the user may not see; its reasons contain lines of logs.
+
+    :param dag_id: the sweep
+    :raises HTTPException: 403
+    """
+    if not (may_see_results(user, dag_id) and may_read_logs(user, dag_id)):
+        raise HTTPException(403, "Forbidden")
 
 
 def check_results(user: GetUserDep, dag_id: str) -> None:

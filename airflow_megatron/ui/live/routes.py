@@ -16,7 +16,13 @@ from airflow_megatron.results.store.segments import StoreError
 from airflow_megatron.spec.model.dag_names import point_dag_id
 from airflow_megatron.ui.live.answers import json_answer
 from airflow_megatron.ui.live.evaluations import evaluation_answer
-from airflow_megatron.ui.live.permissions import check_results, is_allowed, may_read_logs, may_see_results
+from airflow_megatron.ui.live.permissions import (
+    check_results,
+    is_allowed,
+    may_read_logs,
+    may_see_results,
+    without_log_line,
+)
 from airflow_megatron.ui.live.planned_points import planned_sweep
 from airflow_megatron.ui.live.point_table import point_rows
 from airflow_megatron.ui.live.recorded import NothingRecorded
@@ -166,11 +172,9 @@ def live_routes(
     @routes.get("/sweeps/{dag_id}/failures", dependencies=readable)
     def failures(request: Request, user: GetUserDep, dag_id: str) -> Response:
         """Send the failed attempts, without lines of logs for users who may not read logs."""
-        may_read = may_read_logs(user, dag_id)
-        rows = [
-            {name: value for name, value in row.items() if may_read or name != "line"}
-            for row in recorded(dag_id).failures()
-        ]
+        rows = recorded(dag_id).failures()
+        if not may_read_logs(user, dag_id):
+            rows = list(map(without_log_line, rows))
         return json_answer(request, {"rows": rows})
 
     @routes.get("/sweeps/{dag_id}/point", dependencies=readable)
@@ -187,7 +191,9 @@ def live_routes(
         row = point_rows(
             planned._replace(points=(found,)), {point: of_point} if of_point else {}, states, record
         )
-        may_read = may_read_logs(user, dag_id)
+        attempts = record.attempts(point)
+        if not may_read_logs(user, dag_id):
+            attempts = list(map(without_log_line, attempts))
         content = {
             "row": row[0],
             "jobs": [
@@ -200,10 +206,7 @@ def live_routes(
                 }
                 for stage in found.stages
             ],
-            "attempts": [
-                {name: value for name, value in attempt.items() if may_read or name != "line"}
-                for attempt in record.attempts(point)
-            ],
+            "attempts": attempts,
         }
         return json_answer(request, content)
 

@@ -10,7 +10,9 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import func, select
 
+from airflow_megatron.dag_factory.stopped_runs import awaited_runs
 from airflow_megatron.spec.model.dag_names import LAUNCH, STEPS, point_dag_id
+from airflow_megatron.task_runtime.point_runs import point_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -42,9 +44,11 @@ STATES: Final = {
 _ACTIVE: Final = frozenset({"scheduled", "queued", "running", "deferred", "up_for_reschedule"})
 _STEPS: Final = frozenset(STEPS)
 _SWEEPS: Final = select(DagTag.dag_id).where(
-    DagTag.name == "sweep", DagTag.dag_id.in_(select(DagTag.dag_id).where(DagTag.name == "megatron"))
+    DagTag.name == "sweep",
+    DagTag.dag_id.in_(select(DagTag.dag_id).where(DagTag.name == "megatron")),
+    ~DagTag.dag_id.contains("."),
 )
-"""The tag ``sweep`` alone may be another project's."""
+"""The tag ``sweep`` alone may be another project's; a spec may give it to the DAG of its points, too."""
 _AT_ONCE: Final = 500
 """Maximum number of values in one ``IN`` of SQL."""
 
@@ -105,7 +109,7 @@ def point_states(dag_ids: Iterable[str], session: Session) -> dict[str, dict[str
     )
     found: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
     for dag_id, run_id, state in session.execute(query):
-        found[dag_id][run_id.partition("~")[0]] = run_id, str(state)
+        found[dag_id][point_of_run(run_id)] = run_id, str(state)
     return found
 
 
@@ -123,9 +127,7 @@ def launched(sweep: str, run_ids: Collection[str], session: Session) -> set[str]
 def point_runs(sweep: str, run_id: str, session: Session) -> dict[str, Run]:
     """Return point → its run for a run of the sweep, which has launched that run or waits for it."""
     run = session.scalar(select(DagRun).where(DagRun.dag_id == sweep, DagRun.run_id == run_id))
-    launch = run.get_task_instance(LAUNCH, session=session) if run else None
-    waited_for: Any = launch.xcom_pull(task_ids=LAUNCH, session=session) if launch else None
-    ids = set(waited_for.values()) if isinstance(waited_for, dict) else set()
+    ids = awaited_runs(run, session) if run else set()
     found: dict[str, Run] = {}
     for point in reversed(runs_of(point_dag_id(sweep), session)):
         name = point.conf.get("point")

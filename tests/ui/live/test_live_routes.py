@@ -9,6 +9,8 @@ import pytest
 from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.models.dag import DagTag
+from airflow.models.xcom import XComModel
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from live_sweep import RUN, add_run
@@ -189,6 +191,58 @@ def test_the_list_shows_cost_and_time_left(
     assert row["gpu_hours"] == 1.5
     # two cooldowns of 20 iterations; then the same and 300 iterations at the other point, as fast
     assert row["eta_s"] == (2 * 20 + 300 + 2 * 20) * 0.5
+
+
+@pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize("may_read", [True, False])
+def test_lines_of_logs_need_the_right_to_read_logs(
+    may_read: bool, client: TestClient, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "default_root", lambda: str(tmp_path))
+    monkeypatch.setattr(stored, "_PATIENCE", 0)
+    line = "RuntimeError: cannot read s3://bucket?sig=S3CRET"
+    put(
+        SegmentStore(str(tmp_path)),
+        ATTEMPTS,
+        source("pretrain", point="lr0.001"),
+        outcome="failed",
+        reason=f"the job ended as FAILED: a Python exception: {line}",
+        line=line,
+    )
+    if not may_read:
+        create_auth_manager()
+        deny(monkeypatch, "chain.point", DagAccessEntity.TASK_LOGS)
+    failures = client.get(f"{API}/chain/failures")
+    point = client.get(f"{API}/chain/point", params={"run": RUN, "point": "lr0.001"})
+    for answer in (failures, point):
+        assert answer.status_code == 200
+        assert ("S3CRET" in answer.text) is may_read
+    row = failures.json()["rows"][0]
+    assert (row["outcome"], "the task logs" in row["reason"]) == ("failed", not may_read)
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_wrong_xcom_of_the_launch_does_not_hide_the_sweep(client: TestClient, session: Session) -> None:
+    XComModel.set(
+        key="return_value",
+        value={"lr0.001": ["x"]},
+        task_id="launch",
+        dag_id="chain",
+        run_id=RUN,
+        session=session,
+    )
+    session.commit()
+    assert client.get(f"{API}/chain").status_code == 200
+
+
+@pytest.mark.parametrize("tag", ["sweep", "point"])
+def test_a_spec_with_tags_of_the_project_is_one_sweep(tag: str, client: TestClient, session: Session) -> None:
+    for dag_id in ("chain", "chain.point"):
+        session.merge(DagTag(name=tag, dag_id=dag_id))
+    session.commit()
+    listed = [row["sweep"] for row in client.get(API).json()["rows"]]
+    assert listed.count("chain") == 1
+    assert "chain.point" not in listed
 
 
 def test_evaluations_are_drawn_over_checkpoints(
