@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
@@ -19,11 +20,13 @@ from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.model.dag_names import sweep_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.model.outline import SweepOutline
+
+log = logging.getLogger(__name__)
 
 MOST_SHOWN: Final = 200_000
 """Maximum number of characters of all errors, which Airflow stores in its database."""
@@ -45,25 +48,65 @@ def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
     store = PinStore()
     if wanted is not None:
         sweep = sweep_of(wanted)
-        return _build(read_sweep(folder, sweep), sweep, folder, store)
-    from airflow_megatron.dag_factory.spec_folder import read_spec_folder  # no task needs what it imports
+        outline = read_sweep(folder, sweep)
+        return _build(outline, with_runs_in_flight(outline, sweep, folder, store))
+    from airflow_megatron.dag_factory.spec_folder import (  # no task needs its imports
+        read_spec_folder,
+        stage_budget,
+    )
 
     outlines = {outline.name: outline for outline in read_spec_folder(folder).outlines}
+    kept = {
+        name: with_runs_in_flight(outlines.get(name), name, folder, store)
+        for name in (*outlines, *sweeps_in_flight(folder, outlines, store))
+    }
+    left = stage_budget() - sum(outline.weight for outline in outlines.values())
     dags: list[DAG] = []
-    for name in (*outlines, *sweeps_in_flight(folder, outlines, store)):
+    for name in _without_excess(kept, outlines, left):
         try:
-            dags += _build(outlines.get(name), name, folder, store)
+            dags += _build(outlines.get(name), kept[name])
         except SpecError:  # it could be built when it was read; the other file reports the error
             continue
     return dags
 
 
-def _build(outline: SweepOutline | None, sweep: str, folder: Path, store: PinStore) -> list[DAG]:
+def _without_excess(
+    kept: dict[str, SweepOutline | None], outlines: Mapping[str, SweepOutline], left: int
+) -> list[str]:
+    """Remove from outlines the stages that only runs in progress have, where there are too many; return the sweeps.
+
+    The sweeps with the most such stages lose them first. Without this, a sweep that is edited while it runs, or specs
+    that are removed while their sweeps run, would take the time in which Airflow parses all sweeps.
+
+    :param kept: sweep → outline with the stages of its runs in progress; changed
+    :param outlines: sweep → outline of its spec
+    :param left: maximum number of such stages
+    """
+    more = {
+        name: one.weight - (outlines[name].weight if name in outlines else 0)
+        for name, one in kept.items()
+        if one is not None
+    }
+    for name in sorted(more, key=lambda name: (more[name], name)):
+        if more[name] > left:
+            log.warning(
+                "the DAGs of %s lack %d stages of its runs in progress, because all sweeps have too many; "
+                "wait for runs to end, or stop some",
+                name,
+                more[name],
+            )
+            kept[name] = outlines.get(name)
+        else:
+            left -= more[name]
+    return list(kept)
+
+
+def _build(outline: SweepOutline | None, kept: SweepOutline | None) -> list[DAG]:
     """Build the DAGs of a sweep with the stages of its runs in progress.
 
     :param outline: outline of its spec, None if that cannot be read or was deleted
+    :param kept: the same, with those stages
     """
-    kept = with_runs_in_flight(outline, sweep, folder, store)
     if kept is None:
         return []
     try:

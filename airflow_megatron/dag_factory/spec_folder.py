@@ -85,7 +85,7 @@ def read_spec_folder(folder: Path) -> SpecFolder:
     found = {file: entry for file in files if (entry := cache.valid(file)) is not None}
     _read_unknown(folder, [file for file in files if file not in found], found, cache)
     cache.save(files)
-    read = sweeps_of_entries([found[file] for file in files], most_stages=_most_stages())
+    read = sweeps_of_entries([found[file] for file in files], most_stages=stage_budget())
     return replace(read, problems=(*read.problems, *lone_sidecars(folder), *misnamed_files(folder)))
 
 
@@ -227,7 +227,7 @@ def _deferred(file: Path) -> SpecEntry:
     return SpecEntry(None, (Problem(str(file), 0, 0, message, "it is read at one of the next parses"),))
 
 
-def _most_stages() -> int:
+def stage_budget() -> int:
     """Return the stages of all sweeps together whose DAGs Airflow can build and store before it ends the parse."""
     return int(STAGES_PER_S * (_whole_s() - _reading_s()))
 

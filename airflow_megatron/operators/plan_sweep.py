@@ -17,7 +17,7 @@ from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.model.dag_names import point_dag_id
 from airflow_megatron.spec.model.outline import SweepOutline
-from airflow_megatron.task_runtime.active_runs import is_known, refuse_rewired
+from airflow_megatron.task_runtime.active_runs import is_known, refuse_rewired, refuse_too_many_stages
 from airflow_megatron.task_runtime.run_configuration import SWEEP_KEYS, refuse_unknown_keys
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 
@@ -82,8 +82,9 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
             raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
         for warning in dict.fromkeys(warning for plan in plans for warning in plan.warnings):
             self.log.warning("%s", warning)
-        run_id = context["ti"].run_id
-        refuse_rewired(SweepOutline.of(sweep), run_id, store)
+        run_id, outline = context["ti"].run_id, SweepOutline.of(sweep)
+        refuse_rewired(outline, run_id, store)
+        refuse_too_many_stages(outline, store)
         with store.writing():
             pinned = PinnedSweep.stored_on_clusters(
                 sweep, text, list(zip(plans, around, strict=True)), store, choice=choice, limit=limit

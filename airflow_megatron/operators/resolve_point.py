@@ -26,7 +26,7 @@ from airflow_megatron.supervision.submission.point_placement import (
     place_point,
     record_earlier_places,
 )
-from airflow_megatron.task_runtime.active_runs import refuse_rewired
+from airflow_megatron.task_runtime.active_runs import refuse_rewired, refuse_too_many_stages
 from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.run_configuration import (
     LAUNCHED_POINT_KEYS,
@@ -184,8 +184,9 @@ class ResolvePointOperator(EndsTestRun, DeferringTask):
         for one in around:
             check_document(sweep, one.cluster)
             plans.append((plan_sweep(sweep, one.cluster, [sweep.point(point)]), one))
-        store = PinStore()
-        refuse_rewired(SweepOutline.of(sweep), task_instance.run_id, store)
+        store, outline = PinStore(), SweepOutline.of(sweep)
+        refuse_rewired(outline, task_instance.run_id, store)
+        refuse_too_many_stages(outline, store)
         with store.writing():
             pinned = PinnedSweep.stored_on_clusters(sweep, text, plans, store, choice=point)
             pinned.use(task_instance.dag_id, task_instance.run_id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_megatron.plan.pins.runs_in_flight import rewired
+from airflow_megatron.plan.pins.runs_in_flight import outlines_in_flight, rewired, too_many_in_flight
 from airflow_megatron.spec.model.dag_names import point_dag_id
 
 if TYPE_CHECKING:
@@ -50,6 +50,25 @@ def refuse_rewired(sweep: SweepOutline, run_id: str, store: PinStore) -> None:
             )
         for dag_id in (sweep.name, point_dag_id(sweep.name)):
             store.set_ended(dag_id, run)
+
+
+def refuse_too_many_stages(sweep: SweepOutline, store: PinStore) -> None:
+    """Refuse to plan a sweep if its DAGs would have too many stages, with those of the runs in progress.
+
+    :param sweep: the sweep of the current spec
+    :raises AirflowFailException: with what to do
+    """
+    if not too_many_in_flight(sweep, store):
+        return
+    for run in {run for run, _ in outlines_in_flight(sweep.name, store)}:
+        if not is_under_way(sweep.name, run):
+            for dag_id in (sweep.name, point_dag_id(sweep.name)):
+                store.set_ended(dag_id, run)
+    if too_many_in_flight(sweep, store):
+        raise AirflowFailException(
+            f"the runs of {sweep.name} in progress have been planned with so many different stages that another plan "
+            "would make its DAG too large: wait for their end or stop them, or give the sweep another name"
+        )
 
 
 def _count(dag_id: str, run_id: str | None, states: tuple[str, ...] = ()) -> int | None:

@@ -9,8 +9,10 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from example_specs import CHAIN
 
+from airflow_megatron.dag_factory import spec_folder
 from airflow_megatron.dag_factory.spec_files import build_sweep_dags
 from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins import runs_in_flight
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.pins.runs_in_flight import outlines_in_flight, rewired
 from airflow_megatron.plan.plan_environment import PlanEnvironment
@@ -244,3 +246,55 @@ class TestAnotherRun:
             return
         active_runs.refuse_rewired(outline, "manual__2", store)
         assert outlines_in_flight("chain", store) == expected
+
+
+NEW_STAGES = "name: chain\npoint: p\nstages:\n"
+
+
+def new_stages(number: int, count: int = 3) -> str:
+    """Return a spec with stages of other names than those of another number."""
+    return NEW_STAGES + "".join(
+        f"  s{number}_{index}: {{kind: command, command: [a]}}\n" for index in range(count)
+    )
+
+
+class TestTooManyStages:
+    """A sweep that is edited and planned again and again takes no time from the others."""
+
+    @pytest.mark.parametrize(("limit", "value"), [("MOST_IN_FLIGHT", 10), ("MOST_OUTLINES", 3)])
+    def test_another_plan_is_refused(
+        self, limit: str, value: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(runs_in_flight, limit, value)
+        monkeypatch.setattr(active_runs, "_count", lambda dag_id, run_id, states=(): 1)
+        store = PinStore()
+        for number in range(3):
+            text = new_stages(number)
+            (folder / "chain.yaml").write_text(text)
+            active_runs.refuse_too_many_stages(SweepOutline.of(load_sweep(folder / "chain.yaml")), store)
+            plan(folder, text)
+        (folder / "chain.yaml").write_text(new_stages(3))
+        outline = SweepOutline.of(load_sweep(folder / "chain.yaml"))
+        with pytest.raises(AirflowFailException, match="would make its DAG too large"):
+            active_runs.refuse_too_many_stages(outline, store)
+        monkeypatch.setattr(active_runs, "_count", lambda dag_id, run_id, states=(): 0)
+        active_runs.refuse_too_many_stages(outline, store)  # the run has ended, and Airflow did not say so
+        assert outlines_in_flight("chain", store) == []
+
+    def test_the_sweeps_with_the_most_lose_them_first(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for number in range(4):
+            plan(folder, new_stages(number))
+        (folder / "good.yaml").write_text(new_stages(9).replace("name: chain", "name: good"))
+        good, around = load_sweep(folder / "good.yaml"), PlanEnvironment.now("local")
+        pinned = PinnedSweep.stored(good, "", plan_sweep(good, around.cluster), around, PinStore())
+        pinned.use("good", "manual__1")
+        (folder / "good.yaml").unlink()  # its run goes on
+        assert len(wiring(folder)["chain.point"]) > len(wiring(folder)["good.point"]) + 9
+        monkeypatch.setattr(spec_folder, "stage_budget", lambda: 10)
+        assert {dag_id: len(tasks) for dag_id, tasks in wiring(folder).items() if "." in dag_id} == {
+            "chain.point": len(wiring(folder)["good.point"]),
+            "good.point": len(wiring(folder)["good.point"]),
+        }
+        assert "the DAGs of chain lack 9 stages of its runs in progress" in caplog.text

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.plan.pins.pin_store import PinError
-from airflow_megatron.spec.model.dag_names import point_dag_id, sweep_of
+from airflow_megatron.spec.model.dag_names import MAX_STAGES, MAX_WAITS, point_dag_id, sweep_of
 from airflow_megatron.spec.model.outline import SweepOutline
 
 if TYPE_CHECKING:
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
     from airflow_megatron.plan.pins.pin_store import PinStore
     from airflow_megatron.spec.model.stage_tree import StageInstance
+
+MOST_IN_FLIGHT: Final = 2 * (MAX_STAGES + MAX_WAITS // 30)
+"""Maximum weight of the DAGs of a sweep with runs in progress: as of two of the largest sweeps."""
+MOST_OUTLINES: Final = 100
+"""Maximum number of different outlines of a sweep's runs in progress; every parse reads them all."""
 
 
 def outlines_in_flight(
@@ -61,11 +66,24 @@ def with_runs_in_flight(
     now = outline or next(iter(pinned), None)
     if now is None or not pinned:
         return now
+    return _merged(now, pinned)
+
+
+def _merged(now: SweepOutline, pinned: Iterable[SweepOutline]) -> SweepOutline:
     tree: dict[str, StageInstance] = {}
     for one in (*pinned, now):
         for instance in one.tree:
             tree.setdefault(instance.name, instance)
     return dataclasses.replace(now, tree=tuple(tree.values()))
+
+
+def too_many_in_flight(sweep: SweepOutline, store: PinStore) -> bool:
+    """Return whether the DAGs would have too many stages, with those of the runs in progress and of a new plan.
+
+    Otherwise a sweep that is edited and planned again and again would take the time for the DAGs of all sweeps.
+    """
+    pinned = [one for _, one in outlines_in_flight(sweep.name, store)]
+    return len(pinned) >= MOST_OUTLINES or _merged(sweep, pinned).weight > MOST_IN_FLIGHT
 
 
 def sweeps_in_flight(folder: Path, known: Iterable[str], store: PinStore) -> list[str]:
