@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 import jinja2.meta
+import msgspec
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.attempt import Attempt
@@ -149,7 +150,8 @@ def render_job_script(
     try:
         template = environment.get_template(name)
         return template.render(
-            job=job,
+            # templates write the name into comments and messages; a file of another tool may put anything into it
+            job=msgspec.structs.replace(job, name=_name_in_slurm(job.name)),
             cluster=cluster,
             attempt=attempt,
             number=number,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_megatron.megatron.commands.commands import job_command
+from airflow_megatron.slurm.submission.job_script import render_job_script
 from airflow_megatron.spec.dialects.autoexperiment import dialect as autoexperiment
 from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.shipped_files import shipped
 from airflow_megatron.spec.documents.yaml_document import load_yaml_text
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 
@@ -203,3 +206,18 @@ def test_a_finding_on_an_argument_stands_at_its_key() -> None:
     assert sweep.place_of("job", "num_layers") == ("NUM_LAYERS",)
     assert sweep.place_of("job", "gpus_per_node") == ()
     assert sweep.place_of("job", "lr") == ("LR",)
+
+
+@pytest.mark.parametrize("name", ["x$(touch PWNED)", "x`id`", 'x"; touch PWNED; "', "x $HOME", "xé"])
+def test_a_name_cannot_run_commands_in_scripts(name: str, cluster: ClusterProfile) -> None:
+    text = PLAIN.replace('name: "{EXP}"', f'name: {json.dumps(f"{name}_")[:-1]}{{EXP}}"')
+    for job in jobs_of(text, cluster).values():
+        assert job.name.startswith(name)
+        script = render_job_script(job, cluster, 1, shipped("sbatch"))
+        assert name not in script
+
+
+def test_a_name_with_a_line_break_is_refused(cluster: ClusterProfile) -> None:
+    with pytest.raises(SpecError, match="with a control character") as refused:
+        jobs_of(PLAIN.replace('name: "', 'name: "x\\n#SBATCH --array=0-9\\n'), cluster)
+    assert PLAIN.splitlines()[refused.value.problems[0].line - 1].startswith("name:")

@@ -134,6 +134,7 @@ class AutoExperimentSweep(ForeignSweep):
         sweep_dir = SweepLayout.of(cluster.run_root, self.name).path
         params = {stage: job.params for stage, job in stages.items()}
         self._require_resolved(params.values())
+        self._check_names(params.values())
         if self.builtin:
             return builtin_jobs(
                 params,
@@ -191,6 +192,17 @@ class AutoExperimentSweep(ForeignSweep):
             problems |= dict.fromkeys(found)
         if problems:
             raise SpecError(list(problems))
+
+    def _check_names(self, jobs: Iterable[Mapping[str, Any]]) -> None:
+        """Refuse names of jobs with line breaks and other control characters.
+
+        :raises SpecError: with the place of ``name``
+        """
+        for params in jobs:
+            if not str(params["name"]).isprintable():
+                message = f"name gives a job the name {str(params['name'])[:200]!r}, with a control character"
+                hint = "use letters, digits, '_', '-', '.', '='"
+                raise SpecError(self.document.problem(place_of(self.document, "name"), message, hint))
 
     def _check_run_dir(self, given: str, run_dir: str, cluster: ClusterProfile) -> None:
         """Refuse a relative RUN_DIR that leaves the directory of the runs; an absolute one is used unchanged.
