@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_megatron.errors import AirflowMegatronError
+from airflow_megatron.spec.trust.plain_text import LONGEST_LINE, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,11 +40,22 @@ class Problem:
 
     @property
     def _place(self) -> str:
-        return ":".join(str(part) for part in (self.file, self.line, self.column) if part)
+        return ":".join(str(part) for part in (shown(self.file), self.line, self.column) if part)
 
     @property
     def _text(self) -> str:
-        return self.message + (f" ({self.hint})" if self.hint else "")
+        """One line for terminals and pages: values of a spec may hold line breaks, escape sequences, or megabytes."""
+        message, hint = (shown(_cut(part)) for part in (self.message, self.hint))
+        return f"{message} ({hint})" if hint else message
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - LONGEST_LINE
+    if left_out <= 0:
+        return text
+    # the value is in the middle, as a rule, and what is wrong with it at the end
+    end = LONGEST_LINE // 4
+    return f"{text[: LONGEST_LINE - end]} … ({left_out} more characters) … {text[-end:]}"
 
 
 class SpecError(AirflowMegatronError, ValueError):

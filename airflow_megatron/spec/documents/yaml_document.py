@@ -28,6 +28,7 @@ _BASED = re.compile(r"0(?:x[0-9a-fA-F_]+|o[0-7_]+|b[01_]+)\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z")
 _NAN = frozenset({".nan", ".NaN", ".NAN"})
+_UNPRINTABLE: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _MAX_BITS: Final = 14_000
 """Maximum number of digits of a number, because Python prints at most 4,300."""
@@ -151,7 +152,7 @@ def load_yaml_text(text: str, file: str) -> YamlDocument:
         hint = _yaml_hint(what, wrong, column - 1)
         raise SpecError(Problem(file, line, column, f"not valid YAML: {what}", hint)) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        raise SpecError(Problem(file, 0, 0, f"not valid YAML: {error}")) from error
+        raise SpecError(unreadable(file, text) or Problem(file, 1, 1, f"not valid YAML: {error}")) from error
     if root is None:
         raise SpecError(Problem(file, 1, 1, "the file is empty"))
     document = YamlDocument(file, None, text=text)
@@ -160,6 +161,23 @@ def load_yaml_text(text: str, file: str) -> YamlDocument:
     if construction.problems:
         raise SpecError(construction.problems)
     return document
+
+
+def unreadable(file: str, text: str) -> Problem | None:
+    """Return the problem of the first character that no YAML file may contain (YAML 1.2, ``c-printable``)."""
+    found = _UNPRINTABLE.search(text)
+    if found is None:
+        return None
+    before = text[: found.start()]
+    line, column = before.count("\n") + 1, found.start() - before.rfind("\n")
+    escape = found[0].encode("unicode_escape").decode("ascii")
+    message = f"not valid YAML: a character that cannot stand in a file: {escape}"
+    hint = (
+        "remove it"
+        if "\ud800" <= found[0] <= "\udfff"
+        else f'remove it, or write "{escape}" in double quotes'
+    )
+    return Problem(file, line, column, message, hint)
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ import yaml.constructor
 import yaml.resolver
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError
-from airflow_megatron.spec.documents.yaml_document import YamlDocument
+from airflow_megatron.spec.documents.yaml_document import YamlDocument, unreadable
 
 if TYPE_CHECKING:
     from airflow_megatron.spec.documents.yaml_document import KeyPath
@@ -100,7 +100,8 @@ class _Reader:
             what = " ".join(part for part in (error.context, error.problem) if part)
             raise SpecError(Problem(self.file, line, column, f"not valid YAML: {what}")) from error
         except (yaml.YAMLError, ValueError) as error:
-            raise SpecError(Problem(self.file, 0, 0, f"not valid YAML: {error}")) from error
+            problem = unreadable(self.file, text) or Problem(self.file, 1, 1, f"not valid YAML: {error}")
+            raise SpecError(problem) from error
         if root is None:
             raise SpecError(Problem(self.file, 1, 1, "the file is empty"))
         self._count(root, {})
