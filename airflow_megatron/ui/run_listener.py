@@ -114,7 +114,9 @@ def _create_assets(dag_run: DagRun, session: Session) -> None:
         point = given
     if dag_run.dag is None:
         return
-    with session.begin_nested():  # an error must not end the transaction of the scheduler
+    session.flush()
+    # an error must not end the scheduler's transaction; a savepoint of the session would be a commit, which it prohibits
+    with session.connection().begin_nested():
         create_announced_assets(dag_run.dag, point, session)
 
 

@@ -13,6 +13,7 @@ from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.serialization.definitions.assets import SerializedAsset
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.utils.sqlalchemy import prohibit_commit
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from airflow_database import empty_database
@@ -80,7 +81,8 @@ def start(session: Session, dag: SerializedDAG, run_id: str, **conf: Any) -> Dag
     session.add(run)
     session.flush()
     run.dag = dag
-    on_dag_run_running(dag_run=run, msg="started")
+    with prohibit_commit(session):  # as the scheduler does
+        on_dag_run_running(dag_run=run, msg="started")
     return run
 
 
