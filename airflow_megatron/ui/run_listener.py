@@ -115,7 +115,7 @@ def _create_assets(dag_run: DagRun, session: Session) -> None:
     if dag_run.dag is None:
         return
     session.flush()
-    # an error must not end the scheduler's transaction; a savepoint of the session would be a commit, which it prohibits
+    # an error must not end the scheduler's transaction, which prohibits commits, those of nested sessions too
     with session.connection().begin_nested():
         create_announced_assets(dag_run.dag, point, session)
 
