@@ -60,7 +60,10 @@ class SpecError(AirflowMegatronError, ValueError):
 
 
 def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float = 0.6) -> list[str]:
-    """Return the known names that look like a word, best first; where none does, those that do in small letters.
+    """Return the known names that look like a word, best first.
+
+    Names that differ from it only in separators and capitals come alone. Where none looks like it, those that do in
+    small letters, or else those of which it is the beginning or the end: ``batch_size`` of ``micro_batch_size``.
 
     :param word: the written word
     :param known: the known names
@@ -68,11 +71,22 @@ def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float 
     :param alike: minimum similarity, 0 to 1 (``difflib.SequenceMatcher.ratio``)
     """
     names = [str(name) for name in known]
+    plain = _plain(word)
+    if same := [name for name in names if name != word and _plain(name) == plain]:
+        return same[:limit]
     if found := difflib.get_close_matches(word, names, n=limit, cutoff=alike):
         return found
     lowered = {name.lower(): name for name in names}
     found = difflib.get_close_matches(word.lower(), lowered, n=limit, cutoff=alike)
-    return [lowered[name] for name in found]
+    if found:
+        return [lowered[name] for name in found]
+    longer = [name for name in names if plain and f"_{_plain(name)}_".startswith(f"_{plain}_")]
+    longer += [name for name in names if plain and f"_{_plain(name)}_".endswith(f"_{plain}_")]
+    return longer if len(longer) <= limit else []
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "_")
 
 
 def suggestion(names: Iterable[str]) -> str:

@@ -13,6 +13,25 @@ def test_near_names() -> None:
     assert near_names("limt", KNOWN, alike=0.85) == ["limit"] != near_names("limt", KNOWN, alike=0.9)
 
 
+def test_names_that_differ_in_separators() -> None:
+    assert near_names("Num-Fewshot", KNOWN) == ["num_fewshot"]
+    assert near_names("a-b", ("a_b", "a_c")) == ["a_b"]
+
+
+def test_names_of_which_the_word_is_a_part() -> None:
+    known = (
+        "gpus_per_node",
+        "micro_batch_size",
+        "data_of_one",
+        "data_of_two",
+        "data_of_three",
+        "data_of_four",
+    )
+    assert near_names("gpus", known) == ["gpus_per_node"]
+    assert near_names("batch-size", known) == ["micro_batch_size"]
+    assert near_names("data", known) == near_names("", known) == []
+
+
 def test_hints_for_near_names() -> None:
     assert did_you_mean("limt", KNOWN) == "did you mean 'limit' or 'limits'?"
     assert did_you_mean("batch", KNOWN) == suggestion([]) == ""
