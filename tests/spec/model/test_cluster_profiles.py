@@ -116,6 +116,11 @@ def test_the_local_profile_lives_in_the_local_folder(tmp_path: Path, monkeypatch
     assert load_cluster("local").run_root == f"{tmp_path}/runs"
 
 
+def test_a_folder_instead_of_a_profile(folder: Path) -> None:
+    (folder / "mine.yaml").mkdir()
+    assert "mine.yaml: the cluster profile 'mine' is a folder (a profile is a file" in told(folder, "mine")
+
+
 def test_an_unknown_profile(folder: Path) -> None:
     assert told(folder, "alp").endswith("alp.yaml: there is no cluster profile 'alp' (did you mean 'alps'?)")
     assert "(known: alps; or write juwels.yaml)" in told(folder, "juwels")
