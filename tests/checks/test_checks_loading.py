@@ -72,7 +72,7 @@ def test_our_trainer_takes_new_bounds() -> None:
 
 BLOCK = (
     "    megatron: {train_iters: 300, lr_decay_iters: 300, lr_wsd_decay_iters: 60, override_opt_param_scheduler: true}",
-    "    megatron:\n      train_iters: 360\n      lr_decay_iters: 360\n      lr_wsd_decay_iters: 60",
+    "    megatron:\n      train_iters: 300\n      lr_decay_iters: 360\n      lr_wsd_decay_iters: 60",
 )
 
 

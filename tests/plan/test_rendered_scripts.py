@@ -903,7 +903,7 @@ def test_variables_of_the_job_replace_those_of_a_pyxis_image(sandbox: Sandbox) -
 @pytest.mark.parametrize(
     ("container", "message"),
     [
-        ({**CE, "binds": ["/data"]}, "write them into `mounts` of the EDF file"),
+        ({**CE, "binds": ["/data"]}, "ce takes none"),
         ({**CE, "image": "edf/megatron.toml"}, "as image the absolute path of an EDF file, or the name"),
         ({**CE, "env": ["A"]}, "no env with ce: "),
         ({**PYXIS, "env": ["A B"]}, "env"),

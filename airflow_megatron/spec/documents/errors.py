@@ -63,7 +63,7 @@ def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float 
     """Return the known names that look like a word, best first.
 
     Names that differ from it only in separators and capitals come alone. Where none looks like it, those that do in
-    small letters, or else those of which it is the beginning or the end: ``batch_size`` of ``micro_batch_size``.
+    small letters.
 
     :param word: the written word
     :param known: the known names
@@ -78,11 +78,18 @@ def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float 
         return found
     lowered = {name.lower(): name for name in names}
     found = difflib.get_close_matches(word.lower(), lowered, n=limit, cutoff=alike)
-    if found:
-        return [lowered[name] for name in found]
-    longer = [name for name in names if plain and f"_{_plain(name)}_".startswith(f"_{plain}_")]
-    longer += [name for name in names if plain and f"_{_plain(name)}_".endswith(f"_{plain}_")]
-    return longer if len(longer) <= limit else []
+    return [lowered[name] for name in found]
+
+
+def longer_names(word: str, known: Iterable[str], *, limit: int = 3) -> list[str]:
+    """Return the known names of which a word is the beginning or the end: ``gpus`` of ``gpus_per_node``.
+
+    :param limit: maximum number of names; none are returned if there are more
+    """
+    part = _plain(word).strip("_")
+    names = [f"_{name}_" for name in known if part]
+    found = [name for name in names if name.startswith(f"_{part}_") or name.endswith(f"_{part}_")]
+    return [name[1:-1] for name in found] if len(found) <= limit else []
 
 
 def _plain(word: str) -> str:

@@ -24,7 +24,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean, near_names, suggestion
+from airflow_megatron.spec.documents.errors import (
+    Problem,
+    SpecError,
+    did_you_mean,
+    longer_names,
+    near_names,
+    suggestion,
+)
 from airflow_megatron.spec.documents.quantities import (
     parse_duration,
     parse_interval,
@@ -225,7 +232,8 @@ ShellText: TypeAlias = Annotated[str, _matching(r"^[^\x00-\x1f]+$", "one line of
 
 
 def _not_a_yaml_list(names: str) -> str:
-    if names.startswith("[") and (inside := names[1:].partition("]")[0]).strip("0123456789,-"):
+    inside = names[1:].partition("]")[0]
+    if names.startswith("[") and "{{" not in names and inside.strip("0123456789,-"):
         words = [word.strip(" '\"") for word in inside.split(",")]
         raise _refused("a list in brackets", f'write "{",".join(words)}"')
     return names
@@ -1120,20 +1128,28 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
         for detail in details
     ]
     wanted: dict[KeyPath, list[str]] = {}
-    misspelt: set[tuple[int | str, ...]] = set()  # places of keys that are written as another one
+    missing = {detail["loc"] for detail in details if detail["type"] == "missing"}
+    misspelt: dict[
+        tuple[int | str, ...], str
+    ] = {}  # place of an unknown key → the missing key that it stands for
     for detail, path in zip(details, paths, strict=True):
         wanted.setdefault(path, []).append(_expected(detail))
         if detail["type"] == "extra_forbidden":
             place, key = detail["loc"][:-1], str(detail["loc"][-1])
-            misspelt |= {(*place, name) for name in near_names(key, _fields_at(section, place), limit=1)}
+            for name in near_names(key, _fields_at(section, place), limit=1):
+                if (*place, name) in missing:
+                    misspelt[detail["loc"]] = name
     for detail, path in zip(details, paths, strict=True):
         if detail["type"] == "extra_forbidden":
             key = str(detail["loc"][-1])
-            yield document.problem(
-                path, f"unknown key {key!r}", _hint_for_key(key, section, detail["loc"][:-1])
-            )
+            meant = misspelt.get(detail["loc"])
+            hint = suggestion([repr(meant)]) if meant else _hint_for_key(key, section, detail["loc"][:-1])
+            yield document.problem(path, f"unknown key {key!r}", hint)
         elif detail["type"] == "missing":
-            if detail["loc"] not in misspelt:  # otherwise the unknown key's hint names it
+            place, key = detail["loc"][:-1], detail["loc"][-1]
+            if not any(
+                loc[:-1] == place and name == key for loc, name in misspelt.items()
+            ):  # else a hint names it
                 yield document.problem(
                     path, f"{str(detail['loc'][-1])!r} is missing", f"add {detail['loc'][-1]}: …"
                 )
@@ -1278,7 +1294,8 @@ def _hint_for_key(key: str, section: type[Strict], loc: tuple[str | int, ...]) -
     if "megatron" in _keys_of(here) and _is_argument(key):
         return f"write megatron: {{{key}: …}}"
     known = f"{here.further}known here: {', '.join(sorted(_keys_of(here)))}"
-    return did_you_mean(key, _keys_of(here)) or known.replace("KEY", key.replace("_", "-"))
+    longer = suggestion(map(repr, longer_names(key, _keys_of(here))))
+    return did_you_mean(key, _keys_of(here)) or longer or known.replace("KEY", key.replace("_", "-"))
 
 
 def _is_argument(key: str) -> bool:

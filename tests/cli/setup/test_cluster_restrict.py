@@ -104,7 +104,7 @@ def key(site: LoginSite, monkeypatch: pytest.MonkeyPatch) -> RestrictedKey:
 
 
 def test_a_public_key_that_is_not_there(site: LoginSite) -> None:
-    answer = site.call("cluster", "restrict", "--public-key", "/nowhere.pub", "local")
+    answer = site.call("cluster", "restrict", "site", "--public-key", "/nowhere.pub")
     assert answer.status == 1
     assert "/nowhere.pub cannot be read: No such file or directory" in answer.stderr
     assert "Errno" not in answer.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_megatron.spec.documents.errors import did_you_mean, near_names, suggestion
+from airflow_megatron.spec.documents.errors import did_you_mean, longer_names, near_names, suggestion
 
 KNOWN = ("limit", "limits", "num_fewshot", 5)
 
@@ -27,9 +27,9 @@ def test_names_of_which_the_word_is_a_part() -> None:
         "data_of_three",
         "data_of_four",
     )
-    assert near_names("gpus", known) == ["gpus_per_node"]
-    assert near_names("batch-size", known) == ["micro_batch_size"]
-    assert near_names("data", known) == near_names("", known) == []
+    assert longer_names("gpus", known) == ["gpus_per_node"]
+    assert longer_names("batch-size", known) == ["micro_batch_size"]
+    assert longer_names("data", known) == longer_names("", known) == longer_names("gpu", known) == []
 
 
 def test_hints_for_near_names() -> None:

@@ -278,6 +278,10 @@ def test_lists_of_nodes(nodes: str) -> None:
     [
         (f"pont: p\n{STAGES}", "s.yaml:1:1: unknown key 'pont' (did you mean 'point'?)"),
         ("point: p\nstages:\n  a: {knd: train}\n", "s.yaml:3:7: unknown key 'knd' (did you mean 'kind'?)"),
+        (
+            spec_text(point="p", more="trackers: [{trackers: wandb, connection: w}]"),
+            "s.yaml:3:13: unknown key 'trackers' (did you mean 'tracker'?)",
+        ),
     ],
 )
 def test_a_misspelt_key_is_not_also_missing(text: str, error: str) -> None:
