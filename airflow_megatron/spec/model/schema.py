@@ -1146,10 +1146,8 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
             hint = suggestion([repr(meant)]) if meant else _hint_for_key(key, section, detail["loc"][:-1])
             yield document.problem(path, f"unknown key {key!r}", hint)
         elif detail["type"] == "missing":
-            place, key = detail["loc"][:-1], detail["loc"][-1]
-            if not any(
-                loc[:-1] == place and name == key for loc, name in misspelt.items()
-            ):  # else a hint names it
+            is_named = any((*loc[:-1], name) == detail["loc"] for loc, name in misspelt.items())
+            if not is_named:  # by the hint about an unknown key
                 yield document.problem(
                     path, f"{str(detail['loc'][-1])!r} is missing", f"add {detail['loc'][-1]}: …"
                 )
