@@ -722,12 +722,10 @@ class ContainerSection(Strict):
         if self.binds and runtime.instead_of_binds:
             raise _refused(f"{self.runtime} takes none", runtime.instead_of_binds, "binds")
         if problem := runtime.problem(self):
-            raise ValueError(problem)
+            raise _refused(f"{self.runtime} cannot start it", f"write {problem}")
         if self.env and not runtime.takes_env:
-            raise ValueError(
-                f"no env with {self.runtime}: the job's variables reach the container, unless the image or, for ce,"
-                " the EDF file sets them"
-            )
+            hint = "drop it: variables of the job reach the container, unless its image or EDF file sets them"
+            raise _refused(f"{self.runtime} takes none", hint, "env")
         return self
 
 

@@ -90,6 +90,14 @@ def test_the_file_names_the_sweep() -> None:
             with_stage("container: {runtime: ce, image: /e.toml, binds: [/a]}"),
             "s.yaml:6:46: stages.pretrain.container.binds: ce takes none (write them into mounts of the EDF file)",
         ),
+        (
+            with_stage("container: {runtime: ce, image: /e.toml, env: [A]}"),
+            "s.yaml:6:46: stages.pretrain.container.env: ce takes none (drop it: variables of the job reach",
+        ),
+        (
+            with_stage("container: {runtime: ce, image: a/e.toml}"),
+            "s.yaml:6:5: stages.pretrain.container: ce cannot start it (write as image the absolute path of an EDF",
+        ),
         (with_stage("slurm: {cpu_per_task: 4}"), "(did you mean 'cpus_per_task'?)"),
         (
             with_stage("restart: {retriable: 4}"),
