@@ -64,7 +64,7 @@ def checkpoints(
 ) -> None:
     """Show for every checkpoint whether it is complete, incomplete, or unverifiable."""
     if (directory is None) == (cluster is None):
-        raise typer.BadParameter("give either DIRECTORY or --cluster NAME")
+        raise typer.BadParameter("give either DIR or --cluster NAME")
     try:
         rows = _runs(cluster, sweep) if cluster else checkpoint_rows(read_checkpoints(Path(directory or "")))
     except (OSError, SpecError, TransportError) as error:

@@ -224,7 +224,7 @@ class TestSchedules:
             ),
             (
                 [("      override_opt_param_scheduler: true\n", "")],
-                "its schedule differs from that of the checkpoint it loads (lr_decay_iters differ), which Megatron",
+                "its schedule differs from that of the checkpoint it loads (lr_decay_iters differs), which Megatron",
             ),
         ],
         ids=["warmup", "fraction", "no-decay", "too-long", "refused"],
@@ -430,6 +430,7 @@ class TestLimits:
                 "the sweep can take 194 GPU-hours (walltime × GPUs of 8 jobs); cluster alps allows 100",
                 "time: 6h",
             ),
+            ({"max_gpu_hours": 0.1}, "can take 194.0 GPU-hours (walltime", "time: 6h"),
         ],
     )
     def test_beyond(self, limits: dict[str, object], message: str, part: str) -> None:

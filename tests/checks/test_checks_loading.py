@@ -70,12 +70,27 @@ def test_our_trainer_takes_new_bounds() -> None:
     assert errors_of(upstream("core_v0.16.1", *pairs), CLUSTER) == []
 
 
+BLOCK = (
+    "    megatron: {train_iters: 300, lr_decay_iters: 300, lr_wsd_decay_iters: 60, override_opt_param_scheduler: true}",
+    "    megatron:\n      train_iters: 300\n      lr_decay_iters: 360\n      lr_wsd_decay_iters: 60",
+)
+
+
+@pytest.mark.parametrize("trainer", ["megatron_lm", "megatron_core"])
+def test_another_schedule_is_reported_where_it_is_written(trainer: str) -> None:
+    style = ("      lr_wsd_decay_iters: 60", "      lr_decay_style: linear")
+    text = upstream("core_v0.16.1", ("megatron_lm", trainer), BLOCK, style)
+    (problem,) = (item for item in errors_of(text, CLUSTER) if "its schedule differs" in item.message)
+    assert "(lr_decay_style differs), which Megatron refuses to load" in problem.message
+    assert problem.line == line_of(text, "lr_decay_style: linear")
+
+
 @pytest.mark.slow
 def test_another_learning_rate_after_a_rollback() -> None:
     rollback = ("sweep:", 'restart: {after_rollback: {lr: "{{ lr / 2 }}"}}\nsweep:')
     text = upstream("core_v0.16.1", rollback)
     kept, refused = errors_of(text, CLUSTER)
-    assert "(lr differ), which Megatron refuses to load" in refused.message
+    assert "(lr differs), which Megatron refuses to load" in refused.message
     assert refused.line == kept.line == line_of(text, "restart:")
     assert "continues with the lr of cooldown" in kept.message
     ours = text.replace("megatron_lm", "megatron_core").replace(

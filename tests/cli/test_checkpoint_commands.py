@@ -49,7 +49,7 @@ def test_no_checkpoint_and_no_folder(tmp_path: Path) -> None:
 def test_a_folder_or_a_cluster(words: list[str], tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(tmp_path) if word == "DIR" else word for word in words])
     assert result.exit_code == 2
-    assert "give either DIRECTORY or --cluster NAME" in result.stderr
+    assert "give either DIR or --cluster NAME" in result.stderr
 
 
 def test_all_runs_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,8 @@ def test_status_without_a_connection_names_the_fix(call: Callable[..., Answer]) 
     answer = call("status", "chain")
     assert answer.status == 1
     assert "Traceback" not in answer.stderr
-    assert "slurm_local" in answer.stdout + answer.stderr
+    assert "Airflow has no connection 'slurm_local'" in answer.stderr
+    assert "Start the local cluster and its Airflow once: make ui, or make quickstart" in answer.stderr
 
 
 def test_help_names_every_command(call: Callable[..., Answer]) -> None:

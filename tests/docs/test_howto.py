@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_megatron.plan.sweep_plan import Plan
 
 LOCAL = {"lint", "plan", "render", "diff"}
-WARNINGS = {"old_tuning": ["FileExistsCondition", "job.base_output_dir"]}
+WARNINGS = {"old_tuning": ["job.base_output_dir", "FileExistsCondition"]}
 """Spec → what its warnings are about; the page explains them."""
 
 

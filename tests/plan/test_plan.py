@@ -168,6 +168,22 @@ class TestCheck:
                 "the trainer megatron_core does not accept core_v0.16.1's argument 'context_parallel_size' (remove it",
             ),
             (
+                spec_text(point="p", more="megatron:\n  batch_size: 4"),
+                "does not accept core_v0.16.1's argument 'batch_size' (did you mean micro_batch_size or ",
+            ),
+            (
+                spec_text(point="p", more="megatron:\n  recompute_activation: true"),
+                "has no argument 'recompute_activation' (did you mean recompute_activations",
+            ),
+            (
+                spec_text(point="p", more="megatron:\n  nodes: 2"),
+                "argument 'nodes' (write slurm: {nodes: …})",
+            ),
+            (
+                spec_text(point="p", more="megatron:\n  cluster: x"),
+                "argument 'cluster' (write it at the top level)",
+            ),
+            (
                 spec_text(point="p", more="extra_arguments:\n  lr: {type: float}"),
                 "s.yaml:4:3: lr: megatron_core has this argument; drop the declaration",
             ),

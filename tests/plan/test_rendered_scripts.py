@@ -903,9 +903,9 @@ def test_variables_of_the_job_replace_those_of_a_pyxis_image(sandbox: Sandbox) -
 @pytest.mark.parametrize(
     ("container", "message"),
     [
-        ({**CE, "binds": ["/data"]}, "write them into `mounts` of the EDF file"),
-        ({**CE, "image": "edf/megatron.toml"}, "as image the absolute path of an EDF file, or the name"),
-        ({**CE, "env": ["A"]}, "no env with ce: "),
+        ({**CE, "binds": ["/data"]}, "ce takes none"),
+        ({**CE, "image": "edf/megatron.toml"}, "ce cannot start it"),
+        ({**CE, "env": ["A"]}, "ce takes none"),
         ({**PYXIS, "env": ["A B"]}, "env"),
     ],
 )

@@ -113,6 +113,15 @@ def _reserved_cores(job: Job, partition: PartitionSection) -> int:
     return int(given[-1]) if given and given[-1].isdecimal() else partition.core_spec
 
 
+def _told_apart(one: float, other: float) -> tuple[str, str]:
+    """Return two numbers as text, rounded to as few digits as tell them apart and leave neither 0."""
+    for digits in range(4):
+        texts = f"{one:,.{digits}f}", f"{other:,.{digits}f}"
+        if texts[0] != texts[1] and all(float(text.replace(",", "")) for text in texts):
+            return texts
+    return f"{one:g}", f"{other:g}"
+
+
 def budget_problems(
     sweep: Sweep, total: GpuHours, jobs: int, points: int, cluster: ClusterProfile
 ) -> tuple[list[Problem], list[Problem]]:
@@ -135,9 +144,10 @@ def budget_problems(
         )
     if limits.max_gpu_hours is not None:
         if total.hours > limits.max_gpu_hours:
+            hours, most_hours = _told_apart(total.hours, limits.max_gpu_hours)
             message = (
-                f"the sweep can take {total.hours:,.0f} GPU-hours (walltime × GPUs of {counted(jobs, 'job')});"
-                f" cluster {cluster.name} allows {limits.max_gpu_hours:,.0f}"
+                f"the sweep can take {hours} GPU-hours (walltime × GPUs of {counted(jobs, 'job')});"
+                f" cluster {cluster.name} allows {most_hours}"
             )
             hint = "shorten slurm.time, run fewer points, or raise limits.max_gpu_hours in its profile"
             errors.append(sweep.document.problem(("slurm", "time"), message, hint))

@@ -9,6 +9,7 @@ from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.spec.documents.errors import did_you_mean, suggestion
 from airflow_megatron.spec.documents.list_texts import key_in_place_of_value
 from airflow_megatron.spec.expressions.resolution import template_names
+from airflow_megatron.spec.model.schema import SlurmSection, SweepSpecSection
 from airflow_megatron.spec.native.sweep_grammar import swept_keys
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import KeyPath
-    from airflow_megatron.spec.model.schema import SweepSpecSection
     from airflow_megatron.spec.native.sweep import NativeSweep
 
 
@@ -43,13 +43,29 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
         return _with_dashes(name)
     if argument_table(spec.release).get(name) is not None:
         message = f"the trainer {spec.trainer} does not accept {spec.release}'s argument {name!r}"
-        return message, "remove it, or use another trainer"
+        near = suggestion(table.nearest(name))
+        return message, f"{near}; or use another trainer" if near else "remove it, or use another trainer"
     hint = (
         key_in_place_of_value(name)
+        or _other_place(name)
         or suggestion(table.nearest(name))
+        or _of_another_trainer(name, spec)
         or "write your own variables under params:"
     )
     return f"{_parser(spec, table)} has no argument {name!r}", hint
+
+
+def _of_another_trainer(name: str, spec: SweepSpecSection) -> str:
+    """Return the hint for a misspelt argument of the release that the trainer lacks; empty if there is none."""
+    near = suggestion(argument_table(spec.release).nearest(name))
+    return f"{near} {spec.trainer} does not accept it" if near else ""
+
+
+def _other_place(name: str) -> str:
+    """Return where a key belongs that is none of Megatron's arguments; empty if no section has it."""
+    if name in SlurmSection.model_fields:
+        return f"write slurm: {{{name}: …}}"
+    return "write it at the top level" if name in SweepSpecSection.model_fields else ""
 
 
 def _with_dashes(name: str) -> tuple[str, str]:

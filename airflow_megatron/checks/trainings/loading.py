@@ -36,6 +36,8 @@ _COMPARED: Final = (
     ("length", True),
 )
 """The values of a schedule that are compared when a checkpoint is loaded; True for values in samples."""
+BRANCH: Final = ("train_iters",)
+"""Place of the findings about a branch, if no argument of its own is the reason."""
 _WEIGHT_DECAY: Final = ("weight_decay", "start_weight_decay", "end_weight_decay", "weight_decay_incr_style")
 _BOUNDS_ARE_KEYS: Final = (0, 19)
 """The first release that identifies a checkpoint's parameter groups by the bounds of their learning rate."""
@@ -74,11 +76,13 @@ def loading_findings(
             warning=True,
         )
     elif not now.value("override_opt_param_scheduler"):
+        own = [name for name in differing if name in job.explicit_arguments or name in job.swept]
+        verb = "differs" if len(differing) == 1 else "differ"
         yield Finding(
             "schedule-refused",
             job,
-            place,
-            f"its schedule differs from that of the checkpoint it loads ({', '.join(differing)} differ), which Megatron"
+            (own[0],) if own and place == BRANCH else place,
+            f"its schedule differs from that of the checkpoint it loads ({', '.join(differing)} {verb}), which Megatron"
             " refuses to load",
             "add megatron: {override_opt_param_scheduler: true}",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
-from airflow_megatron.checks.trainings.loading import loading_findings
+from airflow_megatron.checks.trainings.loading import BRANCH, loading_findings
 from airflow_megatron.megatron.arguments.schedule import Schedule
 from airflow_megatron.megatron.rules.rule import Rule
 from airflow_megatron.megatron.trainers.trainer import trainer_called
@@ -151,7 +151,7 @@ def _branch(
     if arguments.value("finetune") or arguments.value("no_load_optim"):
         return
     job = arguments.job
-    yield from loading_findings(job, ("train_iters",), arguments, parent, parent.job.stage)
+    yield from loading_findings(job, BRANCH, arguments, parent, parent.job.stage)
     if arguments.value("use_checkpoint_opt_param_scheduler"):
         return
     if schedule.unit != "iters" or before.batch != schedule.batch or before.lr != schedule.lr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import posixpath
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
 from airflow_megatron.slurm.remote.run_folders import below
 from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.yaml_document import NO_SUCH_FILE
 from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.dag_names import point_dag_id
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -89,12 +91,16 @@ def known_sweep(word: str) -> Sweep:
     """
     try:
         return load_spec(word)
-    except SpecError:
+    except SpecError as error:
         store = PinStore()
         planned = ((dag_id, runs[0]) for dag_id in (word, point_dag_id(word)) if (runs := store.runs(dag_id)))
         newest = next(planned, None)
         digest = store.newest(*newest) if newest else None
         if digest is None:
+            problem = error.problems[0]
+            if problem.message == NO_SUCH_FILE:
+                message = f"there is no spec and no stored run of a sweep {word!r}"
+                raise SpecError(dataclasses.replace(problem, message=message)) from None
             raise
         pinned = PinnedSweep.read(digest, store)
         return load_sweep_text(pinned.text, pinned.file, pinned.sources)

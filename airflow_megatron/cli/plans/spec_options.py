@@ -21,6 +21,7 @@ from airflow_megatron.plan.sweep_cluster import sweep_cluster, sweep_clusters
 from airflow_megatron.plan.sweep_plan import Plan, check_on_clusters, check_sweep, placed_plan
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.project import sweep_specs_dir
+from airflow_megatron.spec.documents.yaml_document import NO_SUCH_FILE
 from airflow_megatron.spec.model.cluster_profile import cluster_names
 from airflow_megatron.spec.spec_files import ENDINGS, load_sweep, spec_files
 
@@ -159,7 +160,7 @@ def spec_path(spec: str) -> Path:
         or did_you_mean(path.stem, known)
         or f"specs: {', '.join(known) or 'none yet'}"
     )
-    raise SpecError(Problem(str(sweep_specs_dir() / f"{name}.yaml"), 0, 0, "no such file", hint))
+    raise SpecError(Problem(str(sweep_specs_dir() / f"{name}.yaml"), 0, 0, NO_SUCH_FILE, hint))
 
 
 def _files_of_sweep(name: str, known: Mapping[str, Path]) -> list[Path]:

@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.cli.local.local_connection import CONNECTION_ID
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.supervision.attempts import slurm_commands
 
@@ -39,10 +40,16 @@ def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
     try:
         connection: Any = Connection.get_connection_from_secrets(cluster.ssh_conn_id)
     except AirflowException as error:
+        is_local = cluster.ssh_conn_id == CONNECTION_ID
         raise TransportError(
             f"Airflow has no connection {cluster.ssh_conn_id!r} for cluster {cluster.name} ({error}); AIRFLOW_HOME is "
-            f"{os.environ.get('AIRFLOW_HOME')}. Add it: airflow connections add {cluster.ssh_conn_id} --conn-type ssh "
-            "--conn-host LOGIN_NODE --conn-login USER"
+            f"{os.environ.get('AIRFLOW_HOME')}. "
+            + (
+                "Start the local cluster and its Airflow once: make ui, or make quickstart"
+                if is_local
+                else f"Add it: airflow connections add {cluster.ssh_conn_id} --conn-type ssh --conn-host LOGIN_NODE "
+                "--conn-login USER"
+            )
         ) from error
     return SlurmHook(
         cluster.ssh_conn_id, slurm_commands(cluster), conn_retry_attempts=connects, connection=connection

@@ -63,7 +63,7 @@ def init(
         for path, is_new in make_project(folder, sites):
             print(f"{'wrote' if is_new else 'kept '} {folder / path}")
     except OSError as error:
-        print(f"the project cannot be written: {error}", file=sys.stderr)
+        print(f"the project cannot be written: {error.filename or folder}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
     missing = _missing_configuration(folder)
     if missing:

@@ -71,9 +71,12 @@ def restrict_key(
 def public_key_line(path: Path) -> str:
     """Return the type, the key and the comment of a public key.
 
-    :raises RestrictionError: if the file is not one
+    :raises RestrictionError: if the file cannot be read or is not one
     """
-    words = path.read_text(encoding="utf-8").split()
+    try:
+        words = path.read_text(encoding="utf-8", errors="replace").split()
+    except OSError as error:
+        raise RestrictionError(f"{path} cannot be read: {error.strerror}") from None
     if (
         len(words) < 2
         or not words[0].startswith(("ssh-", "ecdsa-", "sk-"))

@@ -295,13 +295,16 @@ def table_of(content: Mapping[str, Any], release: str, program: str | None = Non
 def read_table(path: Path) -> ArgumentTable:
     """Read the table of one checkout, the output of ``airflow-megatron megatron-args CHECKOUT``.
 
-    :raises OSError: if the file cannot be read.
-    :raises ValueError: if it is not such a table, or a table of several releases.
+    :raises ValueError: if the file cannot be read, or is not such a table, or a table of several releases.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         (release,) = content["releases"]
         return table_of(content, release, PRETRAIN_GPT)
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read: {error.strerror}; make it with: airflow-megatron megatron-args CHECKOUT -o FILE"
+        ) from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ValueError(
             f"{path} is not an argument table of one checkout; make it with: airflow-megatron megatron-args CHECKOUT"

@@ -55,6 +55,10 @@ class MegatronTrainer(Trainer):
         """
         return read_table(Path(inspect.getfile(type(self))).with_name("arguments.json"))
 
+    def has_argument(self, name: str, release: str) -> bool:
+        """Return whether its table has the argument."""
+        return self.table(release, None).get(name) is not None
+
     def search_table(self, table: ArgumentTable) -> ArgumentTable:
         """Return its table with the options of a search for a learning rate, if its own table lacks them."""
         return table

@@ -83,11 +83,10 @@ class ContainerEngine(ContainerRuntime):
     """
 
     by_srun = True
+    instead_of_binds = "write them into mounts of the EDF file"
 
     def problem(self, container: ContainerSection) -> str:
-        """Refuse directories, which only the file can name, and a path that depends on srun's working directory."""
-        if container.binds:
-            return "no binds: write them into `mounts` of the EDF file"
+        """Refuse a path that depends on srun's working directory."""
         if "/" in container.image and not container.image.startswith(("/", "{{")):
             return "as image the absolute path of an EDF file, or the name of one in EDF_PATH"
         return ""

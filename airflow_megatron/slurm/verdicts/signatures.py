@@ -62,10 +62,13 @@ def line_pattern(text: str) -> Pattern:
     options.encoding = re2.Options.Encoding.LATIN1  # a log is bytes
     options.never_nl = True
     options.log_errors = False
+    pattern = text.encode()
     try:
-        return re2.compile(b"(?m)(?:" + text.encode() + b")", options)
+        re2.compile(pattern, options)  # alone, so that errors quote what is written
+        return re2.compile(b"(?m)(?:" + pattern + b")", options)
     except re2.error as error:
-        raise ValueError(str(error)) from None
+        reason = error.args[0]
+        raise ValueError(reason.decode(errors="replace") if isinstance(reason, bytes) else reason) from None
 
 
 @dataclass(frozen=True)

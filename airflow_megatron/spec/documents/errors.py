@@ -72,7 +72,10 @@ class SpecError(AirflowMegatronError, ValueError):
 
 
 def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float = 0.6) -> list[str]:
-    """Return the known names that look like a word, best first; where none does, those that do in small letters.
+    """Return the known names that look like a word, best first.
+
+    Names that differ from it only in separators and capitals come alone. Where none looks like it, those that do in
+    small letters.
 
     :param word: the written word
     :param known: the known names
@@ -80,11 +83,29 @@ def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float 
     :param alike: minimum similarity, 0 to 1 (``difflib.SequenceMatcher.ratio``)
     """
     names = [str(name) for name in known]
+    plain = _plain(word)
+    if same := [name for name in names if name != word and _plain(name) == plain]:
+        return same[:limit]
     if found := difflib.get_close_matches(word, names, n=limit, cutoff=alike):
         return found
     lowered = {name.lower(): name for name in names}
     found = difflib.get_close_matches(word.lower(), lowered, n=limit, cutoff=alike)
     return [lowered[name] for name in found]
+
+
+def longer_names(word: str, known: Iterable[str], *, limit: int = 3) -> list[str]:
+    """Return the known names of which a word is the beginning or the end: ``gpus`` of ``gpus_per_node``.
+
+    :param limit: maximum number of names; none are returned if there are more
+    """
+    part = _plain(word).strip("_")
+    names = [f"_{name}_" for name in known if part]
+    found = [name for name in names if name.startswith(f"_{part}_") or name.endswith(f"_{part}_")]
+    return [name[1:-1] for name in found] if len(found) <= limit else []
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "_")
 
 
 def suggestion(names: Iterable[str]) -> str:

@@ -35,6 +35,8 @@ _MAX_BITS: Final = 14_000
 
 KeyPath = tuple[str | int, ...]
 
+NO_SUCH_FILE: Final = "no such file"
+"""Message about a spec that is not there."""
 MAX_TEXT: Final = 32_000_000
 """Maximum number of characters of one document."""
 MAX_NODES: Final = 1_000_000
@@ -242,7 +244,7 @@ def load_yaml_file(path: Path | str) -> YamlDocument:
     try:
         text = read_spec_file(path)
     except FileNotFoundError as error:
-        raise SpecError(Problem(str(path), 0, 0, "no such file")) from error
+        raise SpecError(Problem(str(path), 0, 0, NO_SUCH_FILE)) from error
     except NamedFileError as error:
         raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error}", error.hint)) from error
     except OSError as error:
@@ -270,7 +272,8 @@ def _yaml_hint(what: str, line: str, column: int) -> str:
         if ":" in line[:column]:
             return "quote values that contain ': '"
         return (
-            "indent the keys of one section equally; the line above must end with ':' if it begins a section"
+            "indent the keys of one section equally; the line above must have ': ' (colon, space) after its key, or end"
+            " with ':' if it begins a section"
         )
     if "simple key" in what:
         return "write key: value, with a space after the colon"

@@ -19,7 +19,7 @@ import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.errors import did_you_mean, near_names, suggestion
 from airflow_megatron.spec.documents.shipped_files import shipped
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation
 from airflow_megatron.spec.expressions.functions import FUNCTIONS
@@ -33,7 +33,7 @@ from airflow_megatron.spec.expressions.sandbox import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 MAX_CHAIN = 100
 """Maximum length of a chain of references between values."""
@@ -147,11 +147,33 @@ def compile_expression(source: str) -> Expression:
     try:
         return Expression(source, checked_template(source))
     except jinja2.TemplateError as error:
-        message = error.message or ""
-        hint = next((f"; {hint}" for wrong, hint in _OPERATORS.items() if wrong in message), "")
-        raise ExpressionError(f"{_shown(source)} is not a valid expression: {message}{hint}") from error
+        message = _syntax_message(error.message or "", source)
+        raise ExpressionError(f"{_shown(source)} is not a valid expression: {message}") from error
     except (RecursionError, ValueError) as error:
         raise ExpressionError(f"{_shown(source)} is not a valid expression: {error}") from error
+
+
+def _syntax_message(message: str, source: str) -> str:
+    """Return what Jinja2 says of a syntax error, with what to write instead."""
+    if hint := next((hint for wrong, hint in _OPERATORS.items() if wrong in message), ""):
+        return f"{message}; {hint}"
+    if message == f"Expected an expression, got '{_END}'":
+        return "it is empty"
+    if wanted := _ENDS.fullmatch(message):
+        return "it ends too early" + (f": {wanted[1]} is missing" if wanted[1] else "")
+    got = _GOT.fullmatch(message)
+    if got is None:
+        return message
+    number = re.search(rf"(?<![\w.])[0-9][0-9._]*{re.escape(got[2])}(?!\w)", source)
+    if number:
+        return f"{number[0]} is not a number; write it in quotes: '{number[0]}'"
+    return f"unexpected {got[2]!r}" if got[1] == _END else message
+
+
+_END: Final = "end of print statement"
+_ENDS: Final = re.compile(f"unexpected '{_END}'|expected token ('.+'), got '{_END}'")
+_GOT: Final = re.compile(r"expected token '(.+)', got '(.+)'")
+"""What Jinja2 says where an expression ends, or goes on, too early."""
 
 
 def _shown(source: str) -> str:
@@ -202,7 +224,9 @@ def evaluate(source: str, names: Mapping[str, Any], later: Iterable[str] = ()) -
     if not expression.names <= names.keys():
         unknown = sorted(expression.names - names.keys() - FUNCTIONS.keys())
         if unknown:
-            hint = did_you_mean(unknown[0], sorted({*names, *later, *FUNCTIONS}))
+            hint = _without_section(source, unknown[0], {*names, *later}) or did_you_mean(
+                unknown[0], sorted({*names, *later, *FUNCTIONS})
+            )
             raise ExpressionError(
                 f"{_shown(source)} uses {unknown[0]!r}, which is not defined{'; ' + hint if hint else ''}"
             )
@@ -210,13 +234,33 @@ def evaluate(source: str, names: Mapping[str, Any], later: Iterable[str] = ()) -
         begin_evaluation(expression.size)
         return expression.evaluate(names)
     except jinja2.UndefinedError as error:
-        raise ExpressionError(f"{_shown(source)}: {error.message}") from error
+        hint = _mapping_meant(source, names)
+        raise ExpressionError(f"{_shown(source)}: {error.message}{'; ' + hint if hint else ''}") from error
     except jinja2.TemplateError as error:
         raise ExpressionError(f"{_shown(source)}: {error}") from error
     except (SizeError, TooMuchWorkError) as error:
         raise ExpressionError(f"{_shown(source)}: {error}") from error
     except _FAILURES as error:
         raise ExpressionError(f"{_shown(source)} fails: {type(error).__name__}: {error}") from error
+
+
+def _without_section(source: str, unknown: str, known: Set[str]) -> str:
+    """Return the hint for ``params.seq``, where expressions call the value ``seq``; empty for another mistake."""
+    read = sorted(_attributes(source, unknown) & known)
+    return f"write {read[0]}, not {unknown}.{read[0]}" if read else ""
+
+
+def _mapping_meant(source: str, names: Mapping[str, Any]) -> str:
+    """Return the hint for ``stage.pretrain``, where ``stages`` has the entry; empty for another mistake."""
+    for name in sorted(compile_expression(source).names & names.keys()):
+        if not isinstance(names[name], dict):
+            for entry in sorted(_attributes(source, name)):
+                holders = [
+                    other for other, value in names.items() if isinstance(value, dict) and entry in value
+                ]
+                if holders:
+                    return suggestion(f"{holder}.{entry}" for holder in near_names(name, holders) or holders)
+    return ""
 
 
 _FAILURES = (

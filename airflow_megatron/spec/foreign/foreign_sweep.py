@@ -70,7 +70,9 @@ class ForeignSweep(Sweep):
         :param more: further such keys
         """
         of_trainings = _OF_TRAININGS if all(stage.kind == "command" for stage in self.tree) else ()
-        unused = [key for key in (*of_trainings, *more) if self.sidecar.given.get(key) not in (None, "off")]
+        unused = [
+            key for key in (*of_trainings, *more) if self.sidecar.given.get(key) not in (None, "off", False)
+        ]
         if unused:
             yield self.sidecar.document.problem(
                 (unused[0],),

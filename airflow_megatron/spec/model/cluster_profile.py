@@ -94,6 +94,9 @@ def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
             )
         )
     path = directory / f"{name}.yaml"
+    if path.is_dir():
+        message = f"the cluster profile {name!r} is a folder"
+        raise SpecError(Problem(str(path), 0, 0, message, "a profile is a file; write it to this path"))
     if not path.is_file():
         known = cluster_names(directory)
         raise SpecError(

@@ -36,6 +36,8 @@ class ContainerRuntime:
     takes_env: ClassVar[bool] = False
     """Whether it supports ``container.env``, names of variables whose values in the job replace those of the image."""
 
+    instead_of_binds: ClassVar[str] = ""
+    """What to write instead of ``container.binds``; empty if it supports them."""
     inherits: ClassVar[bool] = True
     """Whether the command inherits the environment and open files of the process that starts the container."""
 

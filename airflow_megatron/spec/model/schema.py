@@ -6,7 +6,7 @@ Validation errors are turned into :class:`~airflow_megatron.spec.documents.error
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +24,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean, near_names, suggestion
+from airflow_megatron.spec.documents.errors import (
+    Problem,
+    SpecError,
+    did_you_mean,
+    longer_names,
+    near_names,
+    suggestion,
+)
 from airflow_megatron.spec.documents.quantities import (
     parse_duration,
     parse_interval,
@@ -50,8 +57,17 @@ CONNECTION_FIELDS: Final = ("password", "login", "host", "schema")
 EXTRA_FIELD: Final = "extra."
 """What stands before the key of a connection's extras."""
 
-Expression: TypeAlias = Annotated[str, StringConstraints(pattern=r"\{\{")]
-"""A string that holds a ``{{ … }}`` expression."""
+_CALLED: Final[dict[str, str]] = {}
+"""Pattern → what messages call the values that match it."""
+
+
+def _matching(pattern: str, called: str, *, max_length: int | None = None) -> StringConstraints:
+    """Return the constraint of text that matches a pattern.
+
+    :param called: what messages call such text
+    """
+    _CALLED[pattern] = called
+    return StringConstraints(pattern=pattern, max_length=max_length)
 
 
 def _refused(message: str, hint: str, *entry: str) -> PydanticCustomError:
@@ -67,6 +83,19 @@ def _no_truth(value: Any) -> Any:
         raise PydanticCustomError("string_type", "text")
     return value
 
+
+def _with_expression(value: Any) -> Any:
+    if not isinstance(value, str) or "{{" not in value:
+        raise PydanticCustomError("expression", "an expression")
+    return value
+
+
+Expression: TypeAlias = Annotated[
+    str,
+    BeforeValidator(_with_expression),
+    WithJsonSchema({"type": "string", "pattern": r"\{\{"}),
+]
+"""A string that holds a ``{{ … }}`` expression."""
 
 # not in lax mode, in which true is 1
 Whole: TypeAlias = Annotated[int, Field(strict=True)]
@@ -167,11 +196,51 @@ DEFAULT_AHEAD: Final = 1
 """Stages that are queued behind one that runs."""
 LONGEST_CHAIN: Final = 100
 """Attempts of one training in Slurm's queue: each is a script and a pending job that counts against its limits."""
-Word: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
+Word: TypeAlias = Annotated[
+    str, _matching(r"^[A-Za-z0-9][A-Za-z0-9_-]*$", "letters, digits, '_' and '-'", max_length=100)
+]
 VARIABLE_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
-NOTIFIER_PATTERN: Final = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
-DATE_PATTERN: Final = r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$"
-EnvironmentName: TypeAlias = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, max_length=100)]
+EnvironmentName: TypeAlias = Annotated[
+    str, _matching(VARIABLE_PATTERN, "letters, digits and '_', not a digit first", max_length=100)
+]
+ClassPath: TypeAlias = Annotated[
+    str, _matching(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$", "the path of a class: package.module.ClassName")
+]
+Date: TypeAlias = Annotated[
+    str, _matching(r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$", 'a date: "2026-11-23" or "2026-11"')
+]
+StripeOptions: TypeAlias = Annotated[
+    str,
+    _matching(r"^-{1,2}[A-Za-z][A-Za-z0-9 =.-]*$", "options of lfs setstripe, such as --stripe-count 8"),
+]
+Version: TypeAlias = Annotated[str, _matching(r"^[0-9]+(\.[0-9]+)*$", 'a version, such as "2.8"')]
+ConnectionName: TypeAlias = Annotated[
+    str,
+    _matching(
+        r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$", "letters, digits, '_', '.' and '-', at most 200 characters"
+    ),
+]
+ProjectName: TypeAlias = Annotated[
+    str,
+    _matching(
+        r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,99}$",
+        "letters, digits, spaces, '_', '.' and '-', at most 100 characters",
+    ),
+]
+ShellText: TypeAlias = Annotated[str, _matching(r"^[^\x00-\x1f]+$", "one line of text")]
+"""One line of shell text, which may hold ``$(…)`` and variables."""
+
+
+def _not_a_yaml_list(names: str) -> str:
+    inside = names[1:].partition("]")[0]
+    if names.startswith("[") and "{{" not in names and inside.strip("0123456789,-"):
+        words = [word.strip(" '\"") for word in inside.split(",")]
+        raise _refused("a list in brackets", f'write "{",".join(words)}"')
+    return names
+
+
+Names: TypeAlias = Annotated[str, AfterValidator(_not_a_yaml_list)]
+"""Names of nodes or partitions, separated by commas; nodes also as Slurm abbreviates them, ``n[1-4]``."""
 
 
 def _variable(name: str) -> str:
@@ -214,20 +283,26 @@ Scalar: TypeAlias = bool | int | float | str | None
 Values: TypeAlias = dict[str, Any]
 
 
-def _one_of_forms(forms: str, *words: str | bool) -> BeforeValidator:
-    """Return a validator that refuses what is neither a section nor one of some words.
+def _section_or_switch(on: Any, off: Any) -> BeforeValidator:
+    """Return a validator that takes a section or a switch: on, off, true or false.
 
-    :param forms: what is expected instead
+    :param on: what ``on`` and ``true`` stand for
+    :param off: what ``off`` and ``false`` stand for
     """
 
     def of_a_form(value: Any) -> Any:
-        if isinstance(value, dict | Strict) or any(
-            type(value) is type(word) and value == word for word in words
-        ):
+        if isinstance(value, dict | Strict):
             return value
-        raise ValueError(forms)
+        if value is True or value == "on":
+            return on
+        if value is False or value == "off":
+            return off
+        raise ValueError("on, off, or keys with values")
 
     return BeforeValidator(of_a_form)
+
+
+_SWITCH: Final = WithJsonSchema({"enum": ["on", "off", True, False]})
 
 
 class Strict(BaseModel):
@@ -237,9 +312,16 @@ class Strict(BaseModel):
     # imports this module and uses few of its sections; defaults are made by `model_construct`, which builds nothing
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
+    further: ClassVar[str] = ""
+    """Where further keys belong, for the hint about an unknown one, KEY."""
+    example: ClassVar[str] = ""
+    """Usual content, for the hint about a value that is no section."""
+
 
 class SlurmSection(Strict):
     """Slurm resources of a stage; missing keys come from the cluster profile."""
+
+    further: ClassVar[str] = "other options of sbatch: options: [--KEY=…]; "
 
     nodes: PositiveValue | None = None
     """Number of nodes (default 1)."""
@@ -251,7 +333,7 @@ class SlurmSection(Strict):
     """Memory per node as Slurm takes it, for example 64G."""
     time: Walltime | None = None
     """Walltime of one attempt, for example 6h or 06:00:00."""
-    partition: str | None = None
+    partition: Names | None = None
     """Partition, or several, separated by commas."""
     account: str | None = None
     """Account that the job is charged to."""
@@ -261,7 +343,7 @@ class SlurmSection(Strict):
     """Features that the nodes must have."""
     reservation: str | None = None
     """Reservation in which the job runs."""
-    exclude: str | None = None
+    exclude: Names | None = None
     """Nodes that must not be used."""
     signal_before: Interval | None = None
     """Time before the walltime at which the job gets the signal to save and exit."""
@@ -297,6 +379,8 @@ Secrets: TypeAlias = dict[SecretName, SecretSection]
 
 class ConditionSection(Strict):
     """A condition on the cluster. If it has several keys, all of them must be true."""
+
+    example: ClassVar[str] = "{checkpoint: 1000}"
 
     finished: Word | list[Word] | None = None
     """Stages of the same point that must have finished."""
@@ -343,6 +427,12 @@ class FinishSection(ConditionSection):
     """Pause between two runs of ``command``."""
 
 
+def _true_or_false_for_a_section(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise ValueError("true, false, or keys with values")
+    return value
+
+
 class EachCheckpointSection(Strict):
     """Process every checkpoint of the parent when it is saved, while the training continues."""
 
@@ -355,7 +445,13 @@ class EachCheckpointSection(Strict):
 
 
 EachCheckpointValue: TypeAlias = Annotated[
-    Annotated[EachCheckpointSection, Tag("section")] | Annotated[bool, Tag("word")],
+    Annotated[EachCheckpointSection, Tag("section")]
+    | Annotated[
+        bool,
+        BeforeValidator(_true_or_false_for_a_section),
+        WithJsonSchema({"type": "boolean"}),
+        Tag("word"),
+    ],
     Discriminator(lambda value: "section" if isinstance(value, dict | EachCheckpointSection) else "word"),
 ]
 """``true`` stands for the defaults, ``false`` for none."""
@@ -495,11 +591,12 @@ class HealthSection(Strict):
 
 
 HealthRules: TypeAlias = Annotated[
-    Annotated[HealthSection, Tag("rules")] | Annotated[Literal["off"], Tag("word")],
+    Annotated[HealthSection, Tag("rules")] | Annotated[Literal["off"], _SWITCH, Tag("word")],
     # distinguished by hand, so that a wrong key is not also reported as "not 'off'"
     Discriminator(lambda value: "word" if isinstance(value, str) else "rules"),
-    _one_of_forms("off, or keys with values", "off"),
+    _section_or_switch({}, "off"),
 ]
+"""``on`` stands for the rules of the level above, or the defaults."""
 
 NoticeKind: TypeAlias = Literal["failure", "retry", "health", "diverged", "finished", "report", "edge"]
 
@@ -507,7 +604,7 @@ NoticeKind: TypeAlias = Literal["failure", "retry", "health", "diverged", "finis
 class NotifySection(Strict):
     """An Airflow notifier, and the notices that it sends."""
 
-    notifier: Annotated[str, StringConstraints(pattern=NOTIFIER_PATTERN)]
+    notifier: ClassPath
     """Class path. Allowed are ``airflow_megatron.notifications.json_lines.JsonLinesNotifier`` and the classes that the
     operator of Airflow lists."""
     on: list[NoticeKind] = Field(default=["failure", "health", "report"], min_length=1)
@@ -523,9 +620,9 @@ class TrackerSection(Strict):
 
     tracker: Annotated[str, RegisteredName(TRACKERS)]
     """Kind of the tracker."""
-    connection: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
+    connection: ConnectionName
     """Airflow connection with the tracker's address and credentials; the operator of Airflow lists those permitted."""
-    project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,99}$")] | None = None
+    project: ProjectName | None = None
     """Project (MLflow: experiment) of the runs. Default: the name of the sweep."""
 
 
@@ -596,11 +693,11 @@ class MonitorSection(Strict):
 
 
 MonitorValue: TypeAlias = Annotated[
-    Annotated[MonitorSection, Tag("section")] | Annotated[bool, Tag("word")],
+    Annotated[MonitorSection, Tag("section")] | Annotated[bool, _SWITCH, Tag("word")],
     Discriminator(lambda value: "word" if isinstance(value, bool) else "section"),
-    _one_of_forms("true, false, or keys with values", True, False),
+    _section_or_switch(True, False),
 ]
-"""``true`` stands for the defaults, ``false`` for none."""
+"""``on`` stands for the defaults."""
 
 
 class ContainerSection(Strict):
@@ -622,13 +719,13 @@ class ContainerSection(Strict):
         runtime = CONTAINER_RUNTIMES.find(self.runtime)
         if runtime is None:
             return self
+        if self.binds and runtime.instead_of_binds:
+            raise _refused(f"{self.runtime} takes none", runtime.instead_of_binds, "binds")
         if problem := runtime.problem(self):
-            raise ValueError(problem)
+            raise _refused(f"{self.runtime} cannot start it", f"write {problem}")
         if self.env and not runtime.takes_env:
-            raise ValueError(
-                f"no env with {self.runtime}: the job's variables reach the container, unless the image or, for ce,"
-                " the EDF file sets them"
-            )
+            hint = "drop it: variables of the job reach the container, unless its image or EDF file sets them"
+            raise _refused(f"{self.runtime} takes none", hint, "env")
         return self
 
 
@@ -802,7 +899,7 @@ class TrainerSection(Strict):
     """Argument table of a fork: a file written by ``airflow-megatron megatron-args CHECKOUT``."""
     extra_arguments: dict[str, ArgumentSection] = {}
     """Arguments that only this checkout has; ``{}`` declares one that takes text."""
-    transformer_engine: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = "2.8"
+    transformer_engine: Version | None = "2.8"
     """Version of Transformer Engine in its environment, ``null`` for none. Megatron-LM's checks depend on it."""
     packages: list[str] = []
     """Further Python packages in its environment, by import name, on which Megatron-LM's checks depend: ``modelopt``,
@@ -811,10 +908,6 @@ class TrainerSection(Strict):
     def checkout_of(self, release: str) -> str | None:
         """Return the folder of a release's checkout, None if there is none."""
         return self.checkout.get(release) if isinstance(self.checkout, dict) else self.checkout
-
-
-ShellText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]+$")]
-"""One line of shell text, which may hold ``$(…)`` and variables."""
 
 
 class LimitsSection(Strict):
@@ -864,7 +957,7 @@ class SiteRuleSection(Strict):
     """What the site requires, in one sentence."""
     source: str
     """Address of the document that states it."""
-    read: Annotated[str, StringConstraints(pattern=DATE_PATTERN)]
+    read: Date
     """Date on which the source was read: ``"2026-11-23"`` or ``"2026-11"``."""
     verified: bool = True
     """Whether a public document of the site states it. A job that violates an unverified rule gets a warning."""
@@ -921,7 +1014,7 @@ class BillingSection(Strict):
 class StorageSection(Strict):
     """The file system of ``run_root``."""
 
-    stripe: Annotated[str, StringConstraints(pattern=r"^-{1,2}[A-Za-z][A-Za-z0-9 =.-]*$")] | None = None
+    stripe: StripeOptions | None = None
     """Options of ``lfs setstripe`` for new directories of checkpoints on Lustre: ``--stripe-count 8``."""
     purge_after: Interval | None = None
     """Time without access after which the site deletes files: ``30d``. A sweep that can take longer gets a warning."""
@@ -929,7 +1022,7 @@ class StorageSection(Strict):
     """Command that prints the user's quotas, for ``cluster check``."""
     source: str | None = None
     """Address of the document that states these values."""
-    read: Annotated[str, StringConstraints(pattern=DATE_PATTERN)] | None = None
+    read: Date | None = None
     """Date on which the source was read: ``"2026-11-23"`` or ``"2026-11"``."""
 
 
@@ -1033,23 +1126,31 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
         for detail in details
     ]
     wanted: dict[KeyPath, list[str]] = {}
-    misspelt: set[tuple[int | str, ...]] = set()  # places of keys that are written as another one
+    missing = {detail["loc"] for detail in details if detail["type"] == "missing"}
+    misspelt: dict[
+        tuple[int | str, ...], str
+    ] = {}  # place of an unknown key → the missing key that it stands for
     for detail, path in zip(details, paths, strict=True):
         wanted.setdefault(path, []).append(_expected(detail))
         if detail["type"] == "extra_forbidden":
             place, key = detail["loc"][:-1], str(detail["loc"][-1])
-            misspelt |= {(*place, name) for name in near_names(key, _fields_at(section, place), limit=1)}
+            for name in near_names(key, _fields_at(section, place), limit=1):
+                if (*place, name) in missing:
+                    misspelt[detail["loc"]] = name
     for detail, path in zip(details, paths, strict=True):
         if detail["type"] == "extra_forbidden":
             key = str(detail["loc"][-1])
-            known = _fields_at(section, detail["loc"][:-1])
-            hint = did_you_mean(key, known) or f"known here: {', '.join(sorted(known))}"
+            meant = misspelt.get(detail["loc"])
+            hint = suggestion([repr(meant)]) if meant else _hint_for_key(key, section, detail["loc"][:-1])
             yield document.problem(path, f"unknown key {key!r}", hint)
         elif detail["type"] == "missing":
-            if detail["loc"] not in misspelt:  # otherwise the unknown key's hint names it
+            is_named = any((*loc[:-1], name) == detail["loc"] for loc, name in misspelt.items())
+            if not is_named:  # by the hint about an unknown key
                 yield document.problem(
                     path, f"{str(detail['loc'][-1])!r} is missing", f"add {detail['loc'][-1]}: …"
                 )
+        elif detail["type"] == "string_type" and any(other[: len(path)] == path != other for other in paths):
+            continue  # of a union with lists; the item's own problem tells
         elif expected := wanted.pop(path, None):
             # a union reports once for every member; the first place is enough
             name = ".".join(str(part) for part in path) or "the document"
@@ -1070,11 +1171,15 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
                 hint = f"{hint}; {SECRET_HINT}"
             elif detail["type"] == "literal_error":
                 names = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
-                near = near_names(str(detail["input"]), names)
+                near = near_names(str(detail["input"]), names, alike=_ALIKE)
                 hint = f"{suggestion(map(repr, near))} {hint}" if len(near) == 1 else hint
+            elif text := _text_of_list(detail, path):
+                hint = f'write {path[-1]}: "{text}"'
             yield document.problem(path, f"{name} is {shown}", hint)
 
 
+_ALIKE: Final = 0.7
+"""Minimum similarity of a word to the one that is suggested: ``gpu`` is not meant to be ``cpu``."""
 SECRET_HINT = "write NAME: {file: PATH}, a private file on the cluster, or {connection: ID}, {variable: NAME}"
 
 
@@ -1082,17 +1187,24 @@ def _shown(value: Any, path: KeyPath) -> str:
     """Return a value as messages quote it, without what may be a token."""
     if isinstance(value, dict | list) and value:
         return "a mapping" if isinstance(value, dict) else "a list"
-    hidden = "secrets" in path or path[-1:] == ("env",)
-    hidden = hidden or ("env" in path and any(is_secret_name(str(part)) for part in path))
-    return "…" if hidden else shown_value(value)
+    return "…" if _may_be_secret(path) else shown_value(value)
 
 
-_PATTERNS: Final = {
-    VARIABLE_PATTERN: "letters, digits and '_', not a digit first",
-    NOTIFIER_PATTERN: "the path of a class: package.module.ClassName",
-    DATE_PATTERN: 'a date: "2026-11-23" or "2026-11"',
-}
-"""What values of a pattern are called; names where none is given."""
+def _may_be_secret(path: KeyPath) -> bool:
+    return (
+        "secrets" in path
+        or path[-1:] == ("env",)
+        or ("env" in path and any(is_secret_name(str(part)) for part in path))
+    )
+
+
+def _text_of_list(detail: Any, path: KeyPath) -> str:
+    """Return the text that is meant by a list of words; empty if the value is none."""
+    words = detail["input"]
+    if detail["type"] != "string_type" or not isinstance(words, list) or _may_be_secret(path):
+        return ""
+    is_plain = all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words)
+    return ",".join(map(str, words)) if is_plain else ""
 
 
 def _expected(detail: Any) -> str:
@@ -1113,13 +1225,14 @@ def _expected(detail: Any) -> str:
         case "too_short":
             return "at least one item"
         case "dict_type" | "model_type" | "model_attributes_type":
-            return "keys with values"
+            section = globals().get(context.get("class_name"), Strict)
+            return f"keys with values{section.example and f', such as {section.example}'}"
         case "literal_error":
             return f"one of {context['expected']}"
-        case "string_pattern_mismatch" if "{" in context["pattern"]:
+        case "expression":
             return 'an expression "{{ … }}"'
         case "string_pattern_mismatch":
-            return _PATTERNS.get(context["pattern"], "letters, digits, '_' and '-'")
+            return _CALLED[context["pattern"]]
         case "value_error":
             return str(context["error"])
         case "refused":
@@ -1139,14 +1252,65 @@ def _document_path(loc: tuple[str | int, ...], document: YamlDocument) -> KeyPat
 
 def _fields_at(section: type[Strict], loc: tuple[str | int, ...]) -> list[str]:
     """Return the keys that are known in the section at ``loc``."""
-    current: type[Strict] = section
-    for part in loc:
-        for name, field in current.model_fields.items():
-            if name == part:
-                nested = _nested_section(field.annotation)
-                if nested:
-                    current = nested
-    return [field.alias or name for name, field in current.model_fields.items()]
+    return _keys_of(_sections_at(section, loc)[-1][1])
+
+
+def _keys_of(section: type[Strict]) -> list[str]:
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _sections_at(
+    section: type[Strict], loc: tuple[str | int, ...]
+) -> list[tuple[tuple[str | int, ...], type[Strict]]]:
+    """Return the sections around a place, each with its own place, outermost first."""
+    found: list[tuple[tuple[str | int, ...], type[Strict]]] = [((), section)]
+    length = 0
+    while length < len(loc):
+        part, current = loc[length], found[-1][1]
+        length += 1
+        fields = current.model_fields
+        annotation = next(
+            (fields[name].annotation for name in fields if part in (name, fields[name].alias)), None
+        )
+        if nested := _nested_section(annotation):
+            length += any(_is_within(container, annotation) for container in (dict, list))
+            found.append((loc[:length], nested))
+    return found
+
+
+def _hint_for_key(key: str, section: type[Strict], loc: tuple[str | int, ...]) -> str:
+    """Return what to write instead of an unknown key: its right place if it is known elsewhere, or a similar key."""
+    around = _sections_at(section, loc)
+    here = around[-1][1]
+    if hint := _place_below(key, here):
+        return hint
+    for place, outer in reversed(around[:-1]):
+        if key in _keys_of(outer):
+            return f"write it in {'.'.join(map(str, place))}" if place else "write it at the top level"
+    if "megatron" in _keys_of(here) and _is_argument(key):
+        return f"write megatron: {{{key}: …}}"
+    known = f"{here.further}known here: {', '.join(sorted(_keys_of(here)))}"
+    longer = suggestion(map(repr, longer_names(key, _keys_of(here))))
+    return did_you_mean(key, _keys_of(here)) or longer or known.replace("KEY", key.replace("_", "-"))
+
+
+def _is_argument(key: str) -> bool:
+    release = SweepSpecSection.model_fields["release"].default
+    return any(TRAINERS[name].has_argument(key, release) for name in TRAINERS.built_in)
+
+
+def _place_below(key: str, section: type[Strict]) -> str:
+    """Return the place of a key in a section below this one, in the words of a hint; empty if none has it."""
+    for name, field in section.model_fields.items():
+        nested = _nested_section(field.annotation)
+        if nested is not None and key in _keys_of(nested):
+            text = f"{{{key}: …}}"
+            if _is_within(dict, field.annotation):
+                text = f"{{NAME: {text}}}"
+            elif _is_within(list, field.annotation):
+                text = f"[{text}]"
+            return f"write {field.alias or name}: {text}"
+    return ""
 
 
 def _nested_section(annotation: Any) -> type[Strict] | None:
@@ -1157,3 +1321,10 @@ def _nested_section(annotation: Any) -> type[Strict] | None:
         if nested:
             return nested
     return None
+
+
+def _is_within(container: type, annotation: Any) -> bool:
+    """Return whether the section of an annotation is a value of a mapping, or an item of a list."""
+    if getattr(annotation, "__origin__", None) is container:
+        return _nested_section(annotation) is not None
+    return any(_is_within(container, argument) for argument in getattr(annotation, "__args__", ()))

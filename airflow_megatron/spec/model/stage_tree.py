@@ -455,7 +455,10 @@ def _parents_first(spec: SweepSpecSection, document: YamlDocument) -> list[str]:
     def visit(stage: str, chain: tuple[str, ...]) -> None:
         if stage in chain:
             cycle = " → ".join((*chain[chain.index(stage) :], stage))
-            raise SpecError(document.problem(("stages", stage, "parent"), f"stages need each other: {cycle}"))
+            hint = "a stage can have only other, earlier stages as parent, in its conditions and in its expressions"
+            raise SpecError(
+                document.problem(("stages", stage, "parent"), f"stages need each other: {cycle}", hint)
+            )
         if stage in ordered:
             return
         for parent in (*_parents_of(spec.stages[stage]), *_read_stages(stage, spec, document)):

@@ -40,6 +40,10 @@ class Trainer:
     checkout_script: ClassVar[str] = ""
     """The script that creates its checkout: ``SCRIPT RELEASE DIRECTORY``; empty if there is none."""
 
+    def has_argument(self, name: str, release: str) -> bool:
+        """Return whether its command line has an argument of this name, with underscores, in a release."""
+        return False
+
     def load_words(self, iteration: int) -> tuple[str, ...]:
         """Return the arguments that select one checkpoint in its load directory."""
         return ("--ckpt-step", str(iteration))

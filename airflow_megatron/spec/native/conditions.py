@@ -170,7 +170,7 @@ def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> 
         if value is not None
     }
     if len(sources) != 1:
-        raise ExpressionError(f"{name}: give one of log, state, idle")
+        raise ExpressionError(f"{name}: give exactly one of log, state, idle")
     on, value = next(iter(sources.items()))
     if section.do == "rollback" and (scope.subject is None or not scope.subject.trains):
         raise ExpressionError(

@@ -120,12 +120,24 @@ class JobBuilder:
                 place = error.keys
             error.stage = error.stage or instance.name
             problem = self.sweep.expression_problem(error, place)
+            if later := self._later_stage(str(error), instance):
+                message = f"{later} does not run before {instance.stage}; only earlier stages are known in expressions"
+                problem = dataclasses.replace(
+                    problem, message=f"{problem.message.partition(': there is')[0]}: {message}"
+                )
             where = f"stage {error.stage}" + (f" at point {self.point.name}" if self.point else "")
             raise SpecError(
                 Problem(
                     problem.file, problem.line, problem.column, f"{where}: {problem.message}", problem.hint
                 )
             ) from error
+
+    def _later_stage(self, text: str, instance: StageInstance) -> str:
+        """Return the stage that an expression reads although it is not an earlier one; empty for other errors."""
+        others = {name for item in self.tree for name in (item.name, item.stage)}
+        others -= self.recipes.by_name[instance.name].visible.keys()
+        wanted = (name for name in sorted(others) if f"there is no entry {name!r}" in text)
+        return next((name for name in wanted if f"stages.{name}" in text or "stages[" in text), "")
 
     def _is_of_point(self, instance: StageInstance) -> bool:
         """Return whether the point has a stage: neither its filter nor that of a stage before it drops it."""
@@ -468,6 +480,9 @@ def _refusal(name: str, wrong: ErrorDetails) -> str:
     """Return why a section refuses the value of an expression."""
     if wrong["type"] == "value_error":  # of a validator of this package
         return f"{name}: {wrong['ctx']['error']}"
+    if wrong["type"] == "refused":
+        context = wrong["ctx"]
+        return f"{'.'.join((name, *context['entry']))}: {context['message']} ({context['hint']})"
     return f"{name} is {shown_value(wrong['input'])}: {wrong['msg'].lower()}"
 
 

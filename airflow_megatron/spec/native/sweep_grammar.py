@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -201,7 +201,7 @@ def _count_values(values: Any, document: YamlDocument, path: KeyPath) -> int:
         )
     for key, axis in values.items():
         if isinstance(axis, dict):
-            known = ", ".join(sorted(WORDS))
+            known = did_you_mean(key, sorted(WORDS)) or ", ".join(sorted(WORDS))
             raise SpecError(
                 document.problem(
                     (*path, key), f"{key!r} is neither a list of values nor a word of the grammar", known

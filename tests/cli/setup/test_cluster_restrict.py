@@ -103,6 +103,13 @@ def key(site: LoginSite, monkeypatch: pytest.MonkeyPatch) -> RestrictedKey:
     return key
 
 
+def test_a_public_key_that_is_not_there(site: LoginSite) -> None:
+    answer = site.call("cluster", "restrict", "site", "--public-key", "/nowhere.pub")
+    assert answer.status == 1
+    assert "/nowhere.pub cannot be read: No such file or directory" in answer.stderr
+    assert "Errno" not in answer.stderr
+
+
 def test_the_key_runs_nothing_else(key: RestrictedKey) -> None:
     touched = key.place / "touched"
     refused = [

@@ -114,7 +114,8 @@ def test_a_folder_that_cannot_be_made(call: Callable[..., Answer], tmp_path: Pat
     (tmp_path / "file").write_text("")
     answer = call("init", str(tmp_path / "file"))
     assert answer.status == 1
-    assert "the project cannot be written" in answer.stderr
+    assert answer.stderr.startswith(f"the project cannot be written: {tmp_path / 'file'}")
+    assert "Errno" not in answer.stderr
 
 
 def test_the_configuration_that_it_prints_is_all_that_airflow_needs(

@@ -95,6 +95,12 @@ def test_the_table_of_a_fork(tmp_path: Path) -> None:
     assert to_argv({"fork_only": 3}, trainer_table("megatron_lm", RELEASE, fork, {})) == ["--fork-only", "3"]
 
 
+def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "fork.json"
+    with pytest.raises(ValueError, match=f"{file} cannot be read: No such file or directory; make it with"):
+        read_table(file)
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"releases": {}}', '{"releases": {"a": [7]}, "arguments": []}']
 )

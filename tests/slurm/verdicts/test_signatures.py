@@ -276,7 +276,11 @@ def test_site_file(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (("outcome: retryable", "outcome: finished"), "outcome is 'finished'"),
-        (("pattern: 'libfabric: .* unreachable'", "pattern: '('"), "not a regular expression"),
+        (
+            ("pattern: 'libfabric: .* unreachable'", "pattern: '(a'"),
+            "the pattern is not a regular expression: missing ): (a (",
+        ),
+        (("pattern: 'libfabric: .* unreachable'", "pattern: 'a)(b'"), "expression: unexpected ): a)(b ("),
         (("pattern: 'libfabric: .* unreachable'", "pattern: '.*'"), "matches an empty line"),
         (("blames_node: true", "blames_node: maybe"), "write true or false"),
         (("blames_node: true", "blame_node: true"), "did you mean 'blames_node'"),

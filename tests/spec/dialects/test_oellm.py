@@ -181,9 +181,9 @@ def test_stages_of_the_readme(cluster: ClusterProfile) -> None:
     finished = Condition("finished", path=stable.stage_dir)
     assert decay.start is None
     assert [(item.stage, item.until) for item in decay.depends_on] == [("stable", "finished")]
-    assert "no training writes checkpoints/done.txt; it is taken as: stable has finished" in "\n".join(
-        problem.message for problem in loaded.warnings()
-    )
+    told = "no training writes checkpoints/done.txt; it is taken as: stable has finished"
+    (line,) = {problem.line for problem in loaded.warnings() if told in problem.message}
+    assert "class_name: FileExistsCondition" in loaded.document.text.splitlines()[line - 1]
     assert decay.cancel == Condition(
         "all", parts=(Condition("ended", path=stable.stage_dir), Condition("not", parts=(finished,)))
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_megatron.spec.documents.errors import did_you_mean, near_names, suggestion
+from airflow_megatron.spec.documents.errors import did_you_mean, longer_names, near_names, suggestion
 
 KNOWN = ("limit", "limits", "num_fewshot", 5)
 
@@ -11,6 +11,25 @@ def test_near_names() -> None:
     assert near_names("limit", KNOWN) == ["limit", "limits"]
     assert near_names("limt", KNOWN, limit=1) == ["limit"]
     assert near_names("limt", KNOWN, alike=0.85) == ["limit"] != near_names("limt", KNOWN, alike=0.9)
+
+
+def test_names_that_differ_in_separators() -> None:
+    assert near_names("Num-Fewshot", KNOWN) == ["num_fewshot"]
+    assert near_names("a-b", ("a_b", "a_c")) == ["a_b"]
+
+
+def test_names_of_which_the_word_is_a_part() -> None:
+    known = (
+        "gpus_per_node",
+        "micro_batch_size",
+        "data_of_one",
+        "data_of_two",
+        "data_of_three",
+        "data_of_four",
+    )
+    assert longer_names("gpus", known) == ["gpus_per_node"]
+    assert longer_names("batch-size", known) == ["micro_batch_size"]
+    assert longer_names("data", known) == longer_names("", known) == longer_names("gpu", known) == []
 
 
 def test_hints_for_near_names() -> None:

@@ -195,7 +195,10 @@ def test_a_merge_key_without_a_mapping() -> None:
             "a: 1\n  b: 2\n",
             "x.yaml:2:4: not valid YAML: mapping values are not allowed in this context (indent the",
         ),
-        ("s\n  b: 2\n", "the line above must end with ':' if it begins a section)"),
+        *(
+            (text, "the line above must have ': ' (colon, space) after its key, or end with ':' if it")
+            for text in ("s\n  b: 2\n", "num_layers 2\nb: 2\n", "num_layers:2\nb: 2\n")
+        ),
         (
             "s:\n  a: 1\n b: 2\n",
             "x.yaml:3:2: not valid YAML: while parsing a block mapping did not find expected key (indent",

@@ -55,13 +55,41 @@ def test_limits_on_logins_and_polls(folder: Path, line: str) -> None:
     ("value", "message"),
     [
         ("{stripe: 8}", "storage.stripe is 8"),
+        (
+            "{stripe: '8'}",
+            "storage.stripe is '8' (expected options of lfs setstripe, such as --stripe-count 8)",
+        ),
         ("{stripe: '--stripe-count 8; rm -rf /'}", "storage.stripe is "),
+        ('{quota: "a\\nb"}', "storage.quota is 'a\\nb' (expected one line of text)"),
         ("{purge_after: soon}", "storage.purge_after: 'soon' is not a duration"),
-        ("{read: today}", "storage.read is "),
+        ("{read: 23.11.2026}", 'read is \'23.11.2026\' (expected a date: "2026-11-23" or "2026-11")'),
     ],
 )
 def test_storage(folder: Path, value: str, message: str) -> None:
     (folder / "alps.yaml").write_text(f"{PROFILE}storage: {value}\n")
+    assert message in told(folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        *(
+            (
+                f"trainers: {{megatron_lm: {{transformer_engine: {version}}}}}",
+                f"transformer_engine is '{version}' (expected a version, such as \"2.8\")",
+            )
+            for version in ("latest", "v2.8")
+        ),
+        (
+            "trainers: {megatron_lm: {device: gpu}}",
+            "trainers.megatron_lm.device is 'gpu' (expected one of 'cuda' or 'cpu')",
+        ),
+        ("launcher: mpirun", "launcher is 'mpirun' (expected one of 'torchrun' or 'srun')"),
+    ],
+)
+def test_hints(folder: Path, line: str, message: str) -> None:
+    (folder / "alps.yaml").write_text(f"{PROFILE}{line}\n")
+    assert "alps.yaml:9:" in told(folder)
     assert message in told(folder)
 
 
@@ -86,6 +114,11 @@ def test_the_local_profile_lives_in_the_local_folder(tmp_path: Path, monkeypatch
     monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path))
     assert local_dir() == tmp_path
     assert load_cluster("local").run_root == f"{tmp_path}/runs"
+
+
+def test_a_folder_instead_of_a_profile(folder: Path) -> None:
+    (folder / "mine.yaml").mkdir()
+    assert "mine.yaml: the cluster profile 'mine' is a folder (a profile is a file" in told(folder, "mine")
 
 
 def test_an_unknown_profile(folder: Path) -> None:

@@ -46,7 +46,12 @@ def test_a_training_is_watched_without_being_asked_for(cluster: ClusterProfile) 
 
 @pytest.mark.parametrize(
     ("of_sweep", "of_stage"),
-    [("health: off", ""), ("", "health: off"), ("health: {nan: {do: fail}}", "health: off")],
+    [
+        ("health: off", ""),
+        ("health: false", ""),
+        ("", "health: off"),
+        ("health: {nan: {do: fail}}", "health: off"),
+    ],
 )
 def test_off_looks_for_nothing(cluster: ClusterProfile, of_sweep: str, of_stage: str) -> None:
     assert rules(cluster, of_sweep, of_stage) is None
@@ -63,6 +68,16 @@ def test_a_stage_changes_only_its_own_keys(cluster: ClusterProfile) -> None:
     assert (health.nan.iterations, health.nan.do, health.spike.do) == (3, "notify", "rollback")
 
 
+@pytest.mark.parametrize("word", ["on", "true"])
+def test_on_keeps_the_rules_of_the_sweep(cluster: ClusterProfile, word: str) -> None:
+    assert rules(cluster, of_stage=f"health: {word}") == HealthSection()
+    assert rules(cluster, f"health: {word}") == HealthSection()
+    assert rules(cluster, "health: off", f"health: {word}") == HealthSection()
+    health = rules(cluster, "health: {nan: {do: fail}}", f"health: {word}")
+    assert health is not None
+    assert health.nan.do == "fail"
+
+
 def test_a_stage_may_be_watched_where_the_sweep_is_not(cluster: ClusterProfile) -> None:
     health = rules(cluster, "health: off", "health: {stall: {do: fail}}")
     assert health == HealthSection.model_validate({"stall": {"do": "fail"}})
@@ -75,7 +90,7 @@ def test_a_stage_may_be_watched_where_the_sweep_is_not(cluster: ClusterProfile) 
             "health: {stall: {do: rollback}}",
             "s.yaml:8:22: stages.train.health.stall.do is 'rollback' (expected one of",
         ),
-        ("health: no", "s.yaml:8:5: stages.train.health is 'no' (expected off, or keys with values)"),
+        ("health: no", "s.yaml:8:5: stages.train.health is 'no' (expected on, off, or keys with values)"),
         ("health: {stal: {do: fail}}", "(did you mean 'stall'?)"),
         ("health: {throughput: {below: 30}}", "less than 1"),
         ("health: {stall: {after: soon}}", "'soon' is not a duration"),

@@ -42,6 +42,8 @@ def problems(more: str, cluster: ClusterProfile) -> list[str]:
             r"s.yaml:5:47: stage b at point p: the pattern '[a]\\nb' holds a line end",
         ),
         ("start: {log: '(a|b)\\n{2}c'}", "holds a line end, and it is looked for within each line"),
+        ("events: [{log: x, idle: 5m, do: notify}]", "event 1: give exactly one of log, state, idle"),
+        ("events: [{do: notify}]", "event 1: give exactly one of log, state, idle"),
         (
             "events: [{idle: 0, do: notify}]",
             "event 1: idle is 0, and the event would happen at the first poll",

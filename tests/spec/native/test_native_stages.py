@@ -196,3 +196,20 @@ def test_wrong_filters_of_stages(changes: dict[str, str], told: str) -> None:
     sweep = load_sweep_text(text, "s.yaml")
     with pytest.raises(SpecError, match=told):
         sweep.jobs(sweep.points[0], load_cluster("local"))
+
+
+@pytest.mark.parametrize("source", ["stages.cooldown.run_dir", "stages['cooldown'].run_dir"])
+def test_a_later_stage_is_not_known(source: str) -> None:
+    text = f"""\
+point: p
+params: {{branch: "{{{{ {source} }}}}"}}
+stages:
+  pretrain: {{kind: command, command: [x, "{{{{ branch }}}}"]}}
+  cooldown: {{kind: command, parent: pretrain, command: [x]}}
+"""
+    sweep = load_sweep_text(text, "s.yaml")
+    with pytest.raises(SpecError) as error:
+        sweep.jobs(sweep.points[0], load_cluster("local"))
+    assert str(error.value).startswith("s.yaml:2:")
+    assert "cooldown does not run before pretrain; only earlier stages are known" in str(error.value)
+    assert "there is no entry" not in str(error.value)

@@ -43,7 +43,60 @@ def test_the_file_names_the_sweep() -> None:
         (with_stage("megatorn: {lr: 1}"), "s.yaml:6:5: unknown key 'megatorn' (did you mean 'megatron'?)"),
         (
             with_stage("slurm: {gpus: 4}"),
-            "s.yaml:6:13: unknown key 'gpus' (known here: account, constraint, ",
+            "s.yaml:6:13: unknown key 'gpus' (did you mean 'gpus_per_node'?)",
+        ),
+        (
+            with_stage("slurm: {gres: 'gpu:4'}"),
+            "unknown key 'gres' (other options of sbatch: options: [--gres=…]; known here: account, ",
+        ),
+        (with_stage("slurm: {env: {A: 1}}"), "unknown key 'env' (write it in stages.pretrain)"),
+        (with_stage("checkpoint: 100"), "unknown key 'checkpoint' (write start: {checkpoint: …})"),
+        (with_stage("cluster: x"), "unknown key 'cluster' (write it at the top level)"),
+        (with_stage("num_layers: 2"), "unknown key 'num_layers' (write megatron: {num_layers: …})"),
+        (spec_text(point="p", more="lr: 1"), "s.yaml:3:1: unknown key 'lr' (write megatron: {lr: …})"),
+        (spec_text(point="p", more="time: 1h"), "unknown key 'time' (write slurm: {time: …})"),
+        (
+            spec_text(point="p", more="partition: gpu"),
+            "unknown key 'partition' (write slurm: {partition: …})",
+        ),
+        (spec_text(point="p", more="array: true"), "unknown key 'array' (write stages: {NAME: {array: …}})"),
+        (
+            spec_text(point="p", more="notifier: a.B"),
+            "unknown key 'notifier' (write notify: [{notifier: …}])",
+        ),
+        (with_stage("start: 100"), "start is 100 (expected keys with values, such as {checkpoint: 1000})"),
+        (
+            with_stage("each_checkpoint: 10"),
+            "each_checkpoint is 10 (expected true, false, or keys with values)",
+        ),
+        (
+            with_stage("slurm: {exclude: [n1, n2]}"),
+            's.yaml:6:13: stages.pretrain.slurm.exclude is a list (write exclude: "n1,n2")',
+        ),
+        (
+            with_stage("slurm: {partition: '[a, b]'}"),
+            's.yaml:6:13: stages.pretrain.slurm.partition: a list in brackets (write "a,b")',
+        ),
+        (with_stage("slurm: {exclude: '[n1,n2]'}"), 'slurm.exclude: a list in brackets (write "n1,n2")'),
+        *(
+            (
+                with_stage(f"slurm: {{cpus_per_task: {value}}}"),
+                f'cpus_per_task is {value} (expected a whole number or an expression "{{{{ … }}}}")',
+            )
+            for value in ("2.5", "true")
+        ),
+        (with_stage("parent: [a, 3]"), "s.yaml:6:17: stages.pretrain.parent.1 is 3 (expected text"),
+        (
+            with_stage("container: {runtime: ce, image: /e.toml, binds: [/a]}"),
+            "s.yaml:6:46: stages.pretrain.container.binds: ce takes none (write them into mounts of the EDF file)",
+        ),
+        (
+            with_stage("container: {runtime: ce, image: /e.toml, env: [A]}"),
+            "s.yaml:6:46: stages.pretrain.container.env: ce takes none (drop it: variables of the job reach",
+        ),
+        (
+            with_stage("container: {runtime: ce, image: a/e.toml}"),
+            "s.yaml:6:5: stages.pretrain.container: ce cannot start it (write as image the absolute path of an EDF",
         ),
         (with_stage("slurm: {cpu_per_task: 4}"), "(did you mean 'cpus_per_task'?)"),
         (
@@ -73,6 +126,15 @@ def test_the_file_names_the_sweep() -> None:
         (
             spec_text(point="p", more="trainer: megatron"),
             "trainer is 'megatron' (expected one of 'megatron_core', 'megatron_lm' or 'megatron_deepspeed')",
+        ),
+        (spec_text(point="p", more="trainer: Megatron-LM"), "(did you mean 'megatron_lm'? expected one of "),
+        (
+            spec_text(point="p", more="trackers: [{tracker: wandb, connection: my conn}]"),
+            "trackers.0.connection is 'my conn' (expected letters, digits, '_', '.' and '-', at most 200 characters)",
+        ),
+        (
+            spec_text(point="p", more="trackers: [{tracker: wandb, connection: w, project: a/b}]"),
+            "project is 'a/b' (expected letters, digits, spaces, '_', '.' and '-', at most 100 characters)",
         ),
         (
             with_stage("slurm: {time: soon}"),
@@ -162,15 +224,15 @@ def test_the_file_names_the_sweep() -> None:
             with_stage("secrets: {PATH: {file: ~/p}}"),
             "s.yaml:6:15: stages.pretrain.secrets.PATH: the name belongs to the system, to Slurm or to job scripts",
         ),
-        (with_stage("env: {A: [1]}"), "env.A is a list (expected text (quote it) or a number)"),
+        (with_stage("env: {A: [1]}"), 'env.A is a list (write A: "1")'),
         (
             with_stage("slurm: {mem: 64}"),
             "slurm.mem: 64 is not a memory size of Slurm (write a whole number with K",
         ),
-        (with_stage("health: false"), "health is false (expected off, or keys with values)"),
-        (with_stage("health: of"), "health is 'of' (expected off, or keys with values)"),
-        (with_stage("monitor: yes"), "monitor is 'yes' (expected true, false, or keys with values)"),
-        (with_stage("monitor: 1"), "monitor is 1 (expected true, false, or keys with values)"),
+        (with_stage("health: of"), "health is 'of' (expected on, off, or keys with values)"),
+        (with_stage("health: 0"), "health is 0 (expected on, off, or keys with values)"),
+        (with_stage("monitor: yes"), "monitor is 'yes' (expected on, off, or keys with values)"),
+        (with_stage("monitor: 1"), "monitor is 1 (expected on, off, or keys with values)"),
         (
             "name: a.b\npoint: p\n" + STAGES,
             "s.yaml:1:1: name is 'a.b' (expected letters, digits, '_' and '-')",
@@ -204,7 +266,19 @@ def test_a_value_that_may_be_a_secret_is_not_repeated(section: str) -> None:
 
 def test_one_wrong_key_of_each_checkpoint_is_one_error() -> None:
     (line,) = told(with_stage("each_checkpoint: {from: 100}"))
-    assert line.startswith("s.yaml:6:23: unknown key 'from' (known here: from_iteration,")
+    assert line.startswith("s.yaml:6:23: unknown key 'from' (did you mean 'from_iteration'?)")
+
+
+@pytest.mark.parametrize("word", ["on", "off", "true", "false"])
+def test_sections_that_are_switches(word: str) -> None:
+    spec = load_sweep_text(with_stage(f"monitor: {word}"), "s.yaml").spec
+    assert spec.stages["pretrain"].monitor is (word in ("on", "true"))
+
+
+@pytest.mark.parametrize("nodes", ["n1,n2", "n[1-4,7]", "[1-4]", "[12,14]"])
+def test_lists_of_nodes(nodes: str) -> None:
+    spec = load_sweep_text(with_stage(f"slurm: {{exclude: '{nodes}'}}"), "s.yaml").spec
+    assert spec.stages["pretrain"].slurm.exclude == nodes
 
 
 @pytest.mark.parametrize(
@@ -212,6 +286,10 @@ def test_one_wrong_key_of_each_checkpoint_is_one_error() -> None:
     [
         (f"pont: p\n{STAGES}", "s.yaml:1:1: unknown key 'pont' (did you mean 'point'?)"),
         ("point: p\nstages:\n  a: {knd: train}\n", "s.yaml:3:7: unknown key 'knd' (did you mean 'kind'?)"),
+        (
+            spec_text(point="p", more="trackers: [{trackers: wandb, connection: w}]"),
+            "s.yaml:3:13: unknown key 'trackers' (did you mean 'tracker'?)",
+        ),
     ],
 )
 def test_a_misspelt_key_is_not_also_missing(text: str, error: str) -> None:

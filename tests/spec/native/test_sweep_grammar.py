@@ -273,7 +273,10 @@ def test_values_may_be_expressions_on_each_other() -> None:
             "lr: {from: 1, to: 2}",
             "sweep.yaml:4:3: 'lr' is neither a list of values nor a word of the grammar",
         ),
-        ("param: {lr: [1]}", "sweep.yaml:4:3: 'param' is neither a list of values nor a word of the grammar"),
+        (
+            "parms: {lr: [1]}",
+            "sweep.yaml:4:3: 'parms' is neither a list of values nor a word of the grammar (did you mean 'params'?)",
+        ),
         ("filter: 3\nlr: [1]", 'sweep.yaml:4:3: filter takes an expression (write "{{ lr < 1e-2 }}")'),
         ("base_values: 3\nlr: [1]", "sweep.yaml:4:3: 'base_values' takes keys with values"),
         ("defaults: [3]\nlr: [1]", "sweep.yaml:4:3: 'defaults' takes keys with values"),

@@ -71,10 +71,11 @@ class FilePlaces:
         return self._document.problem(path or ("sweep",), message, error.hint)
 
     def warning(self, text: str) -> Problem:
-        """Return a warning with the place of the dotted key that it begins with, or that of ``job``."""
+        """Return a warning with the place of the dotted key or the value that it begins with, or that of ``job``."""
         key = re.split(r"[:,] ", text, maxsplit=1)[0]
         known = key.partition(".")[0] in self._sections and re.fullmatch(r"[\w.]+", key)
-        return self._document.problem(self.of_key(key) if known else ("job",), text)
+        held = (path for path, value in _leaves(self._document.data, ()) if value == key)
+        return self._document.problem(self.of_key(key) if known else next(held, ("job",)), text)
 
     def warning_at(self, key: str, text: str) -> Problem:
         """Return a warning with the place of a dotted key."""
