@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,11 +110,15 @@ def _distance(path: KeyPath, document: YamlDocument) -> tuple[bool, bool]:
     return inherited, not of_stage
 
 
-def alike_findings(findings: Iterable[Finding]) -> dict[tuple[str, str], AlikeFindings]:
-    """Return the findings by rule and stage, in the order of the first ones."""
-    alike: dict[tuple[str, str], list[Finding]] = {}
+RuleInStage: TypeAlias = tuple[str, str, bool]
+"""A rule, a stage, and whether the findings are warnings."""
+
+
+def alike_findings(findings: Iterable[Finding]) -> dict[RuleInStage, AlikeFindings]:
+    """Return the findings by rule, stage and severity, in the order of the first ones."""
+    alike: dict[RuleInStage, list[Finding]] = {}
     for finding in findings:
-        alike.setdefault((finding.rule, finding.job.stage), []).append(finding)
+        alike.setdefault((finding.rule, finding.job.stage, finding.warning), []).append(finding)
     return {key: AlikeFindings.of(group) for key, group in alike.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
@@ -69,12 +70,12 @@ def _of_rendered(job: Job) -> Iterator[Finding]:
     given = list(read_options(word for option in options for word in split_directive(option)))
     keys = ("slurm", "options")
     for refused in refused_options(given):
-        # the rest of a value with blanks is not an option
-        if refused.name != NO_OPTION or refused.text in options:
-            yield _finding(job, refused, keys, "slurm.options hold")
+        if refused.name == NO_OPTION and refused.text not in options:
+            refused = replace(refused, instead=f"remove {refused.text[:80]}, or quote a value with blanks")
+        yield _finding(job, refused, keys, "slurm.options hold")
     for option in given:
         field = next((_OF_FIELDS[name] for name in option.meant if name in _OF_FIELDS), None)
-        if field is not None and len(option.meant) == 1:
+        if field is not None and len(option.meant) == 1 and not wrong_value(option):
             message = f"slurm.options hold {' '.join(option.words)[:80]}, which slurm.{field} sets"
             hint = f"write {field}: … in slurm:"
             yield Finding(f"sbatch {option.name}", job, keys, message, hint, warning=True)
