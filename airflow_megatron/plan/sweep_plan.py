@@ -38,6 +38,7 @@ from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.model.schema import declarations
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.model.trainers import TRAINERS
+from airflow_megatron.spec.native.profile_places import ProfilePlaces
 from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
@@ -429,6 +430,11 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], arguments: JobArguments) -
             files = job_files(job, cluster)
         except CommandError as error:
             place = sweep.place_of(job.stage, error.name)
+            profile = ProfilePlaces(cluster)
+            in_spec = place[-1:] == (error.name,) or not isinstance(sweep, NativeSweep)
+            of_profile = None if in_spec else profile.of_argument(job.trainer, error.name)
+            if of_profile:
+                raise SpecError(profile.problem(of_profile, str(error))) from error
             raise SpecError(sweep.document.problem(place, str(error))) from error
         outputs, own_launch = required_outputs(job), launches_itself(job, cluster)
         if (job.command, job.outputs, job.files, job.own_launch) != (command, outputs, files, own_launch):

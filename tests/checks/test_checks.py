@@ -623,6 +623,6 @@ def test_an_error_is_not_hidden_by_a_warning_of_the_same_rule() -> None:
         Finding("rule", job, ("slurm",), "may be wrong", "", warning=True),
         Finding("rule", job, ("slurm",), "is wrong", ""),
     ]
-    errors, warnings = problems_of(findings, sweep)
+    errors, warnings = problems_of(findings, sweep, alps())
     assert ["is wrong" in problem.message for problem in errors] == [True]
     assert ["may be wrong" in problem.message for problem in warnings] == [True]
