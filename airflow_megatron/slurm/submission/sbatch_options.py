@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.errors import did_you_mean, suggestion
 from airflow_megatron.spec.documents.quantities import MEMORY_SIZE, MEMORY_SIZE_TEXT
 
 if TYPE_CHECKING:
@@ -352,6 +352,26 @@ def misspelt_option(option: SbatchOption) -> str:
     if option.meant or not word.startswith("--") or written.startswith(_OF_PLUGINS):
         return ""
     return did_you_mean(written, _LONG, limit=1, alike=_ALIKE)
+
+
+def wrong_long_name(name: str) -> tuple[str, str]:
+    """Return what is wrong with a word that should be the long name of an option, and what to write; empty for a name.
+
+    A name that is unlike all of sbatch's may be that of an option of a plugin.
+    """
+    (option, *_) = read_options([name if name.startswith("-") else f"--{name}"])
+    bare = name.lstrip("-").partition("=")[0]
+    if name != bare or not bare:
+        long = option.name if len(option.meant) == 1 else bare
+        return (
+            f"{name!r} is not the long name of an option",
+            f"write {long or 'mem'}, without dashes or a value",
+        )
+    if name in _LONG:
+        return "", ""
+    known = (_SHORT[name],) if name in _SHORT else option.meant
+    near = suggestion(map(repr, known)) or misspelt_option(option)
+    return (f"sbatch has no option {name!r}", near) if near else ("", "")
 
 
 def wrong_value(option: SbatchOption) -> str:

@@ -904,6 +904,18 @@ class SiteRuleSection(Strict):
     no_run_root: list[ClusterPath] = []
     """Folders of file systems that are not for the files of jobs: ``run_root`` must not lie in them."""
 
+    @model_validator(mode="after")
+    def _checks_something(self, info: ValidationInfo) -> SiteRuleSection:
+        if info.context == WRITTEN and not any(getattr(self, name) for name in _LIMITS_OF_RULES):
+            raise _refused("the rule checks nothing", f"add a limit: {', '.join(_LIMITS_OF_RULES)}")
+        return self
+
+
+_LIMITS_OF_RULES: Final = (
+    *("max_time", "min_nodes", "max_nodes", "max_node_hours", "max_jobs", "max_running", "max_running_nodes"),
+    *("whole_node_gpus", "required", "refused_options", "no_run_root"),
+)
+
 
 class BillingSection(Strict):
     """What the site charges for a job."""

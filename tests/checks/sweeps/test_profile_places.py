@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from checked_chain import TRUNK, changed, errors_of, line_of
 
+from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,3 +126,41 @@ def test_a_profile_without_a_file_is_reported_at_the_stages() -> None:
     errors = errors_of(TRUNK.replace("hidden_size: 64", "hidden_size: 63"))
     assert errors
     assert {problem.file for problem in errors} == {"s.yaml"}
+
+
+RULES = """\
+rules:
+  - rule: no memory requests
+    source: https://site.example
+    read: "2026-11"
+    refused_options: [mem]
+"""
+
+
+def test_a_misspelt_option_of_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = PROFILE + RULES.replace("[mem]", "[gres, memm]")
+    (tmp_path / "mine.yaml").write_text(profile)
+    monkeypatch.setenv("AIRFLOW__MEGATRON__CLUSTERS_FOLDER", str(tmp_path))
+    with pytest.raises(SpecError) as refused:
+        sweep_cluster(load_sweep_text(SPEC, "s.yaml"), "mine")
+    (problem,) = refused.value.problems
+    assert str(problem) == (
+        f"{tmp_path}/mine.yaml:{line_of(profile, 'refused_options')}:29: refused_options: sbatch has no option 'memm'"
+        " (did you mean 'mem'?)"
+    )
+
+
+def test_a_rule_about_an_option_of_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = PROFILE + RULES.replace("[mem]", "[option-of-the-site]")
+    spec = changed(("time: 6h}", "time: 6h, options: [--option-of-the-site=1]}"), text=SPEC)
+    (problem,) = problems(profile, tmp_path, monkeypatch, spec)
+    assert "gives sbatch --option-of-the-site; the site's rule: no memory requests" in problem.message
+
+
+def test_a_rule_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError) as refused:
+        problems(PROFILE + RULES.replace("    refused_options: [mem]\n", ""), tmp_path, monkeypatch)
+    (problem,) = refused.value.problems
+    assert problem.line == line_of(PROFILE + RULES, "- rule")
+    assert problem.message == "rules.0: the rule checks nothing"
+    assert problem.hint.startswith("add a limit: max_time, ")

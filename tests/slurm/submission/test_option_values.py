@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.slurm.submission.sbatch_options import read_options, wrong_value
+from airflow_megatron.slurm.submission.sbatch_options import read_options, wrong_long_name, wrong_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,3 +106,21 @@ def test_what_to_write_instead(words: list[str], instead: str) -> None:
 def test_values_that_releases_and_sites_define_are_not_examined(words: list[str]) -> None:
     (read,) = read_options(words)
     assert wrong_value(read) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("mem", "", ""),
+        ("option-of-the-site", "", ""),
+        ("container-image", "", ""),  # of pyxis
+        ("--mem", "'--mem' is not the long name of an option", "write mem, without dashes or a value"),
+        ("mem=64G", "'mem=64G' is not the long name of an option", "write mem, without dashes or a value"),
+        ("-w", "'-w' is not the long name of an option", "write nodelist, without dashes or a value"),
+        ("w", "sbatch has no option 'w'", "did you mean 'nodelist'?"),
+        ("memm", "sbatch has no option 'memm'", "did you mean 'mem'?"),
+        ("exclus", "sbatch has no option 'exclus'", "did you mean 'exclusive'?"),
+    ],
+)
+def test_long_names_of_options(name: str, message: str, hint: str) -> None:
+    assert wrong_long_name(name) == (message, hint)
