@@ -385,7 +385,7 @@ class EventSection(Strict):
 
 
 class RestartSection(Strict):
-    """Retries after each kind of end; ``null`` means no limit."""
+    """Retries after each kind of end; in the first five keys, ``null`` means no limit."""
 
     rolled_over: Whole | None = Field(default=None, ge=0)
     """Retries after an orderly stop: walltime, SIGTERM, exit duration."""
