@@ -9,11 +9,13 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make quickstart   install missing software and run a small sweep: YAML to result table"
+	@echo "make install      install missing software"
 	@echo "make test         install missing software and run all tests"
 	@echo "make studies      run every shipped spec, reduced in size, with its trainer; needs Megatron-LM"
 	@echo "make record       record which arguments a release of Megatron-LM accepts, and where the rules differ:"
 	@echo "                  make record RELEASE=core_v0.18.0 CHECKOUT=DIRECTORY"
 	@echo "make ui           start the cluster and Airflow, print the address of the web page"
+	@echo "make browser      install Chromium for the tests of web pages"
 	@echo "make docs         build the documentation site into $(LOCAL)/site"
 	@echo "make screenshots  take the screenshots of the page in docs/images, after a quick start"
 	@echo "make check        lint and type checks"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+from airflow_megatron.spec.native.profile_places import ProfilePlaces
+from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
 
@@ -26,6 +30,7 @@ class Finding:
     :param warning: whether the sweep can run nevertheless, because the value may be intended
     :param names: parameters of which one causes it: it is placed at the one that is given closest to the job, and at
         ``keys`` if none is
+    :param word: the word of ``slurm.options`` that causes it; the lists of profile, spec and stage are collected
     """
 
     rule: str
@@ -35,6 +40,7 @@ class Finding:
     hint: str
     warning: bool = False
     names: tuple[str, ...] = ()
+    word: str = ""
 
 
 @dataclass
@@ -55,6 +61,9 @@ class AlikeFindings:
     points: int
     of_sweep: bool
     names: tuple[str, ...] = ()
+    word: str = ""
+    partition: str = ""
+    trainer: str = ""
 
     @classmethod
     def of(cls, findings: Sequence[Finding]) -> AlikeFindings:
@@ -66,11 +75,15 @@ class AlikeFindings:
             points=len(points - {""}),
             of_sweep="" in points,
             names=first.names,
+            word=first.word,
+            partition=first.job.slurm.partition or "",
+            trainer=first.job.trainer,
         )
 
-    def problem(self, sweep: Sweep, stages: int) -> Problem:
+    def problem(self, sweep: Sweep, profile: ProfilePlaces, stages: int) -> Problem:
         """Return the problem that is reported for them.
 
+        :param profile: places in the profile of the jobs' cluster
         :param stages: the number of other stages with the same findings
         """
         where = f"stage {self.stage}" + (f" at point {self.point}" if self.point else "")
@@ -80,10 +93,35 @@ class AlikeFindings:
             *([f"in {stages} more stage{'s' if stages > 1 else ''}"] if stages else []),
         ]
         more = f"; the same {' and '.join(others)}" if others else ""
-        return sweep.document.problem(self.place(sweep), f"{where}: {self.message}{more}", self.hint)
+        place, in_profile = self.place(sweep, profile)
+        document = profile if in_profile else sweep.document
+        return document.problem(place, f"{where}: {self.message}{more}", self.hint)
 
-    def place(self, sweep: Sweep) -> KeyPath:
-        """Return the place in the sweep's document."""
+    def place(self, sweep: Sweep, profile: ProfilePlaces) -> tuple[KeyPath, bool]:
+        """Return the place of the value, and whether it is one in the cluster's profile."""
+        in_profile = self._place_in_profile(sweep, profile) if isinstance(sweep, NativeSweep) else None
+        return (in_profile, True) if in_profile else (self._place_in_spec(sweep), False)
+
+    def _place_in_profile(self, sweep: NativeSweep, profile: ProfilePlaces) -> KeyPath | None:
+        """Return the place in the profile, None if the spec gives the value, or neither does."""
+        if self.keys[0] == "slurm" and len(self.keys) == 2:
+            section = next((one.stage for one in sweep.tree if one.name == self.stage), self.stage)
+            of_stage = _given(sweep, ("stages", section, "slurm"))
+            key = self.keys[1]
+            if key == "options":
+                return profile.of_option(self.partition, self.word) if self.word else None
+            if key in of_stage:
+                return None
+            if "partition" in of_stage and (place := profile.of_partition(self.partition, key)):
+                return place
+            return None if key in _given(sweep, ("slurm",)) else profile.of_slurm(self.partition, key)
+        names = self.names or self.keys
+        if any(_names_one(sweep.place_of(self.stage, name), names) for name in names):
+            return None
+        places = (profile.of_argument(self.trainer, name) for name in names)
+        return next(filter(None, places), None)
+
+    def _place_in_spec(self, sweep: Sweep) -> KeyPath:
         suspected = [sweep.place_of(self.stage, name) for name in self.names]
         given = [path for path in suspected if path and _names_one(path, self.names)]
         if given:
@@ -98,6 +136,14 @@ class AlikeFindings:
         return next((path for path in (of_stage, self.keys) if path in places), ("stages", section))
 
 
+def _given(sweep: NativeSweep, path: KeyPath) -> frozenset[str]:
+    """Return the keys of a section of a spec."""
+    value = sweep.document.data
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return frozenset(value) if isinstance(value, dict) else frozenset()
+
+
 def _names_one(path: KeyPath, names: Sequence[str]) -> bool:
     """Return whether a place is that of one of some parameters, and not what encloses it."""
     return str(path[-1]).rpartition(".")[2] in names
@@ -110,24 +156,32 @@ def _distance(path: KeyPath, document: YamlDocument) -> tuple[bool, bool]:
     return inherited, not of_stage
 
 
-def alike_findings(findings: Iterable[Finding]) -> dict[tuple[str, str], AlikeFindings]:
-    """Return the findings by rule and stage, in the order of the first ones."""
-    alike: dict[tuple[str, str], list[Finding]] = {}
+RuleInStage: TypeAlias = tuple[str, str, bool]
+"""A rule, a stage, and whether the findings are warnings."""
+
+
+def alike_findings(findings: Iterable[Finding]) -> dict[RuleInStage, AlikeFindings]:
+    """Return the findings by rule, stage and severity, in the order of the first ones."""
+    alike: dict[RuleInStage, list[Finding]] = {}
     for finding in findings:
-        alike.setdefault((finding.rule, finding.job.stage), []).append(finding)
+        alike.setdefault((finding.rule, finding.job.stage, finding.warning), []).append(finding)
     return {key: AlikeFindings.of(group) for key, group in alike.items()}
 
 
-def problems_of(findings: Iterable[Finding], sweep: Sweep) -> tuple[list[Problem], list[Problem]]:
-    """Return errors and warnings with their positions in the sweep's document."""
+def problems_of(
+    findings: Iterable[Finding], sweep: Sweep, cluster: ClusterProfile
+) -> tuple[list[Problem], list[Problem]]:
+    """Return errors and warnings with their positions in the sweep's document or the profile of its cluster."""
     alike = alike_findings(findings).values()
-    errors = reported((one for one in alike if not one.warning), sweep)
-    return errors, reported((one for one in alike if one.warning), sweep)
+    errors = reported((one for one in alike if not one.warning), sweep, cluster)
+    return errors, reported((one for one in alike if one.warning), sweep, cluster)
 
 
-def reported(findings: Iterable[AlikeFindings], sweep: Sweep) -> list[Problem]:
+def reported(findings: Iterable[AlikeFindings], sweep: Sweep, cluster: ClusterProfile) -> list[Problem]:
     """Return the problems; one value that several stages get is reported for the first of them."""
-    same: dict[tuple[KeyPath, str, str], list[AlikeFindings]] = {}
+    profile = ProfilePlaces(cluster)
+    same: dict[tuple[KeyPath, bool, str, str], list[AlikeFindings]] = {}
     for alike in findings:
-        same.setdefault((alike.place(sweep), alike.message, alike.hint), []).append(alike)
-    return [group[0].problem(sweep, len(group) - 1) for group in same.values()]
+        key = (*alike.place(sweep, profile), alike.message, alike.hint)
+        same.setdefault(key, []).append(alike)
+    return [group[0].problem(sweep, profile, len(group) - 1) for group in same.values()]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from airflow_megatron.cli.console.empty_options import not_empty
 from airflow_megatron.megatron.checkpoints.completeness import list_checkpoints
 from airflow_megatron.megatron.checkpoints.folder import read_checkpoints
 from airflow_megatron.slurm.remote.checkpoint_listing import listing_script, parse_listing
@@ -55,7 +56,11 @@ def checkpoints(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", help="Check all runs of this cluster profile, by names and sizes of files"),
+        typer.Option(
+            "--cluster",
+            help="Check all runs of this cluster profile, by names and sizes of files",
+            callback=not_empty("the checkpoints of a directory"),
+        ),
     ] = None,
     sweep: Annotated[str, typer.Option("--sweep", help="With --cluster: check this sweep only")] = "",
     output: Annotated[

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from airflow_megatron.cli.console.empty_options import not_empty
 from airflow_megatron.megatron.arguments.checkout import CheckoutError, dump_checkout
 from airflow_megatron.megatron.arguments.table_writer import make_table, table_text
 from airflow_megatron.megatron.arguments.tables import ArgumentError, program_table, release_tag
@@ -78,7 +79,12 @@ def check(
         typer.Option("--first-iteration", help="Also check for failures before the end of the first step"),
     ] = False,
     cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Cluster profile of the jobs' nodes")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Cluster profile of the jobs' nodes",
+            callback=not_empty("a node of default settings"),
+        ),
     ] = None,
     transformer_engine: Annotated[
         str | None,

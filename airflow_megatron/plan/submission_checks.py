@@ -69,9 +69,9 @@ def check_jobs(
     """
     cluster = arguments.cluster
     trainings = training_arguments(jobs, arguments)
-    errors, warnings = problems_of(own_findings(sweep, jobs, trainings, arguments, estimates), sweep)
+    errors, warnings = problems_of(own_findings(sweep, jobs, trainings, arguments, estimates), sweep, cluster)
     if not errors:  # the project's own rules give better messages, with the nearest valid values
-        errors, more = problems_of(asked_findings(jobs, trainings, arguments), sweep)
+        errors, more = problems_of(asked_findings(jobs, trainings, arguments), sweep, cluster)
         warnings += more
     of_all = budget_problems(sweep, gpu_hours(jobs), len(jobs), points, cluster)
     placed = run_root_problems(sweep, cluster)

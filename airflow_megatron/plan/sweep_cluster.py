@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
+from airflow_megatron.checks.sweeps.site_rules import refused_option_problems
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.model.cluster_profile import cluster_names, load_cluster, profile_path
 
@@ -50,8 +51,10 @@ def sweep_clusters(sweep: Sweep, other: str | None = None) -> tuple[ClusterProfi
         message = f"cluster names {repeated[0]!r} more than once"
         raise SpecError(sweep.document.problem(("cluster",), message, "name each profile once"))
     profiles = tuple(load_cluster(name) for name in names)
-    if len(profiles) > 1 and (problems := list(_distribution_problems(sweep, profiles))):
+    if problems := [problem for profile in profiles for problem in refused_option_problems(profile)]:
         raise SpecError(problems)
+    if len(profiles) > 1 and (wrong := list(_distribution_problems(sweep, profiles))):
+        raise SpecError(wrong)
     return profiles
 
 

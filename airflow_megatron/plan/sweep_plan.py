@@ -33,11 +33,12 @@ from airflow_megatron.requirements.training_arguments import JobArguments
 from airflow_megatron.requirements.training_estimates import Estimates, job_estimates
 from airflow_megatron.results.readings.plan_rows import plan_row
 from airflow_megatron.slurm.submission.job_script import JobScriptError
-from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.model.schema import declarations
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.model.trainers import TRAINERS
+from airflow_megatron.spec.native.profile_places import ProfilePlaces
 from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
@@ -428,8 +429,7 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], arguments: JobArguments) -
             command = job_command(job, cluster, given)
             files = job_files(job, cluster)
         except CommandError as error:
-            place = sweep.place_of(job.stage, error.name)
-            raise SpecError(sweep.document.problem(place, str(error))) from error
+            raise SpecError(_command_problem(sweep, job, cluster, error)) from error
         outputs, own_launch = required_outputs(job), launches_itself(job, cluster)
         if (job.command, job.outputs, job.files, job.own_launch) != (command, outputs, files, own_launch):
             job = msgspec.structs.replace(
@@ -437,6 +437,27 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], arguments: JobArguments) -
             )
         planned.append(job)
     return _with_environment_of_earlier(planned, cluster)
+
+
+def _command_problem(sweep: Sweep, job: Job, cluster: ClusterProfile, error: CommandError) -> Problem:
+    """Return the problem of an invalid command, where its value is given: in the spec or in the cluster's profile."""
+    place = sweep.place_of(job.stage, error.name)
+    in_spec = place[-1:] == (error.name,) and error.name != "params"
+    if not in_spec and isinstance(sweep, NativeSweep):
+        profile = ProfilePlaces(cluster)
+        if given := profile.of_argument(job.trainer, error.name):
+            return profile.problem(given, str(error))
+        kind = job.stage_kind
+        for name in job.params:
+            own = sweep.place_of(job.stage, name)
+            if own[0] != "stages" or own[2:] != ("params", name) or name in (kind.params or ()):
+                continue
+            wanted = (kind.params or ()) if error.name == "params" else (error.name,)
+            if hint := did_you_mean(name, wanted, limit=1):
+                return sweep.document.problem(
+                    own, f"stage {job.stage}: {job.kind} does not read {name}", hint
+                )
+    return sweep.document.problem(place, str(error))
 
 
 def _with_environment_of_earlier(jobs: list[Job], cluster: ClusterProfile) -> list[Job]:

@@ -10,8 +10,9 @@ from airflow_megatron.megatron.estimates.estimate import Estimate, EstimateError
 from airflow_megatron.megatron.estimates.hardware import GPUS, Gpu
 from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.requirements.job_machine import machine_of
-from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
 from airflow_megatron.spec.expressions.file_values import path_of
+from airflow_megatron.spec.native.profile_places import ProfilePlaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -95,7 +96,7 @@ def job_estimates(jobs: Iterable[Job], arguments: JobArguments) -> Estimates:
         )
     if cluster.gpu not in GPUS:
         hint = did_you_mean(cluster.gpu, GPUS) or f"known: {', '.join(GPUS)}"
-        raise SpecError(Problem(f"cluster {cluster.name}", 0, 0, f"there is no GPU {cluster.gpu!r}", hint))
+        raise SpecError(ProfilePlaces(cluster).problem(("gpu",), f"there is no GPU {cluster.gpu!r}", hint))
     gpu = GPUS[cluster.gpu]
     known: dict[str, Estimate | str] = {}
     found: dict[str, JobEstimate] = {}

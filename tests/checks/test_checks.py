@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from checked_chain import TRUNK, alps, changed, checked, errors_of, line_of
 
+from airflow_megatron.checks.findings import Finding, problems_of
 from airflow_megatron.checks.sweeps.names import name_findings, template_findings
 from airflow_megatron.checks.trainings.checkpoints import SavedCheckpoints
 from airflow_megatron.megatron.commands.commands import leaves_checkpoints
@@ -31,12 +32,42 @@ def test_one_value_that_several_stages_get_is_one_error() -> None:
     )
 
 
-def test_a_value_of_an_option_that_sbatch_refuses() -> None:
-    text = changed(("time: 6h}", "time: 6h, options: [--time-min=2h]}"))
+@pytest.mark.parametrize(
+    ("option", "message", "hint"),
+    [
+        (
+            "--time-min=2h",
+            "slurm.options hold --time-min=2h, which sbatch refuses",
+            "write minutes or [days-]hours:minutes:seconds: 06:00:00",
+        ),
+        # options that a field sets too
+        (
+            "-N two",
+            "slurm.options hold -N two, which sbatch refuses",
+            "write a number, or the smallest and the largest: 2 or 2-4",
+        ),
+        (
+            "--cpus-per-task=0",
+            "slurm.options hold --cpus-per-task=0, which sbatch refuses",
+            "write a number of 1 or more",
+        ),
+        (
+            "--mem=10 gig",
+            "slurm.options hold gig, which a job may not set",
+            "remove gig, or quote a value with blanks",
+        ),
+    ],
+)
+def test_a_value_of_an_option_that_sbatch_refuses(option: str, message: str, hint: str) -> None:
+    text = changed(("time: 6h}", f"time: 6h, options: ['{option}']}}"))
     (problem,) = errors_of(text)
     assert problem.line == line_of(text, "slurm: ")
-    assert "slurm.options hold --time-min=2h, which sbatch refuses;" in problem.message
-    assert problem.hint == "write minutes or [days-]hours:minutes:seconds: 06:00:00"
+    assert f"{message};" in problem.message
+    assert problem.hint == hint
+
+
+def test_a_value_with_blanks_in_quotes_is_one_value() -> None:
+    assert errors_of(changed(("time: 6h}", "time: 6h, options: ['--licenses=\"a b\"']}"))) == []
 
 
 def test_the_same_text_in_two_places_is_two_errors() -> None:
@@ -584,3 +615,15 @@ def test_a_stage_that_is_named_like_a_folder_of_a_training(stage: str, told: str
     found = [problem.message for problem in errors_of(TRUNK + stage) if "where" in problem.message]
     assert len(found) == bool(told)
     assert all(told in message for message in found)
+
+
+def test_an_error_is_not_hidden_by_a_warning_of_the_same_rule() -> None:
+    sweep = load_sweep_text(TRUNK, "s.yaml")
+    job = checked(TRUNK).jobs[0]
+    findings = [
+        Finding("rule", job, ("slurm",), "may be wrong", "", warning=True),
+        Finding("rule", job, ("slurm",), "is wrong", ""),
+    ]
+    errors, warnings = problems_of(findings, sweep, alps())
+    assert ["is wrong" in problem.message for problem in errors] == [True]
+    assert ["may be wrong" in problem.message for problem in warnings] == [True]

@@ -9,12 +9,13 @@ import pytest
 from command_line import runner
 
 from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import AccountingRow, Observation
 from airflow_megatron.slurm.submission import refusals
 from airflow_megatron.slurm.submission.refusals import refusal_hint
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
 from airflow_megatron.slurm.verdicts.restarts import GiveUp, RestartPolicy, next_step
 from airflow_megatron.slurm.verdicts.signatures import Signature, find_signature, shipped_signatures
-from airflow_megatron.slurm.verdicts.verdict import Verdict
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Verdict, judge
 from airflow_megatron.spec.documents.project import project_root
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ EFFECTS = {
     Outcome.ROLLED_OVER: "The next attempt continues",
     Outcome.RETRYABLE: "Retried (`restart.retryable`)",
     Outcome.OUT_OF_MEMORY: "Fails unless `restart.out_of_memory`",
+    Outcome.CANCELLED: "Fails unless `restart.cancelled`",
     Outcome.FAILED: "Fails unless `restart.failed`",
 }
 
@@ -53,6 +55,15 @@ def test_each_signature_has_an_entry() -> None:
     assert list(entries()) == [signature.name for signature in SIGNATURES]
 
 
+def outcome_of(log: str, state: JobState) -> Outcome:
+    """Return the outcome of a training that ends in a state with these lines in its log."""
+    code = 0 if state is JobState.COMPLETED else 1
+    row = AccountingRow("7", "x", state, state.value, code, 0, "n1", 1, ended=900.0, elapsed=400)
+    seen = Observation(time=1000.0, queue_ok=True, accounting_ok=True, accounting=row, tracker="50")
+    expectation = Expectation("train", train_iters=100, complete=lambda files: True)
+    return judge(seen, expectation, log_tail=log.encode()).outcome
+
+
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)
 def test_the_line_of_an_entry_has_the_signature_and_its_effect(signature: Signature) -> None:
     entry = entries()[signature.name]
@@ -61,12 +72,12 @@ def test_the_line_of_an_entry_has_the_signature_and_its_effect(signature: Signat
     found = find_signature(SIGNATURES, log.encode(), state)
     assert found is not None
     assert found.signature.name == signature.name
-    effect = EFFECTS[signature.outcome]
+    effects = {EFFECTS[outcome_of(log, state)] for state in signature.states}
     if signature.permanent:
-        effect = "Not retried"
+        effects = {"Not retried"}
     elif signature.rollback:
-        effect = "Retried from an earlier checkpoint"
-    assert f"- Effect: {effect}" in entry
+        effects = {"Retried from an earlier checkpoint"}
+    assert any(f"- Effect: {effect}" in entry for effect in effects)
     assert "- Cause: " in entry
     assert "- What to do: " in entry
 

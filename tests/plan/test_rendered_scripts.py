@@ -522,7 +522,7 @@ class TestDirectives:
             "constraint": "a100|h100",
             "reservation": "r",
             "exclude": "n9",
-            "options": ["--requeue", "--comment=two words"],
+            "options": ["--requeue", "--comment='two words'"],
         }
         (job,) = jobs_of(train_spec(slurm=slurm), cluster).values()
         asked = directives(job_script(job, cluster, 1, exclude=["n1"]))
@@ -545,7 +545,7 @@ class TestDirectives:
             "--reservation=r",
             "--exclude=n9,n1",
             "--requeue",
-            "--comment=two words",
+            "--comment='two words'",
         ]
         assert asked[0].startswith("--job-name=x.p.pretrain.a1.")
 

@@ -327,7 +327,7 @@ def test_a_value_apart_from_its_option_is_explained() -> None:
 
 
 def test_a_comment_is_replaced_and_reported(tmp_path: Path) -> None:
-    path = _written(tmp_path, "stage", "--comment=two words")
+    path = _written(tmp_path, "stage", "--comment='two words'")
     assert errors_of(path) == ""
     assert "slurm.options hold --comment, which gives way" in shown(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
@@ -69,15 +70,17 @@ def _of_rendered(job: Job) -> Iterator[Finding]:
     given = list(read_options(word for option in options for word in split_directive(option)))
     keys = ("slurm", "options")
     for refused in refused_options(given):
-        # the rest of a value with blanks is not an option
-        if refused.name != NO_OPTION or refused.text in options:
-            yield _finding(job, refused, keys, "slurm.options hold")
+        if refused.name == NO_OPTION and refused.text not in options:
+            refused = replace(refused, instead=f"remove {refused.text[:80]}, or quote a value with blanks")
+        yield _finding(job, refused, keys, "slurm.options hold")
     for option in given:
         field = next((_OF_FIELDS[name] for name in option.meant if name in _OF_FIELDS), None)
-        if field is not None and len(option.meant) == 1:
+        if field is not None and len(option.meant) == 1 and not wrong_value(option):
             message = f"slurm.options hold {' '.join(option.words)[:80]}, which slurm.{field} sets"
             hint = f"write {field}: … in slurm:"
-            yield Finding(f"sbatch {option.name}", job, keys, message, hint, warning=True)
+            yield Finding(
+                f"sbatch {option.name}", job, keys, message, hint, warning=True, word=option.words[0]
+            )
     yield from _mistakes(job, given, keys, "slurm.options hold")
 
 
@@ -107,16 +110,21 @@ def _mistakes(
     for option in options:
         if instead := wrong_value(option):
             message = f"{where} {' '.join(option.words)[:80]}, which sbatch refuses"
-            yield Finding(f"sbatch {option.name}", job, keys, message, instead)
+            yield Finding(f"sbatch {option.name}", job, keys, message, instead, word=option.words[0])
         if "comment" in option.meant:
             message = f"{where} --comment, which gives way to the submission's own"
-            yield Finding("sbatch comment", job, keys, message, "remove it", warning=True)
+            yield Finding(
+                "sbatch comment", job, keys, message, "remove it", warning=True, word=option.words[0]
+            )
         elif near := misspelt_option(option):
             message = f"{where} {option.words[0][:80]}, which is not a standard option of sbatch"
-            yield Finding(f"sbatch {option.name}", job, keys, message, near, warning=True)
+            yield Finding(
+                f"sbatch {option.name}", job, keys, message, near, warning=True, word=option.words[0]
+            )
 
 
 def _finding(job: Job, refused: RefusedOption, keys: tuple[str, ...], where: str) -> Finding:
     shown = refused.text if len(refused.text) <= 80 else refused.text[:80] + "…"
     message = f"{where} {shown}, which a job may not set"
-    return Finding(f"sbatch {refused.name}", job, keys, message, refused.instead)
+    word = refused.text.split()[0] if refused.text.split() else ""
+    return Finding(f"sbatch {refused.name}", job, keys, message, refused.instead, word=word)

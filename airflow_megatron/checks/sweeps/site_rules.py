@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.requirements.queue_estimates import longest_time, most_jobs_at_once
-from airflow_megatron.slurm.submission.sbatch_options import directive_options, read_options, split_directive
+from airflow_megatron.slurm.submission.sbatch_options import (
+    directive_options,
+    read_options,
+    split_directive,
+    wrong_long_name,
+)
 from airflow_megatron.spec.documents.quantities import counted, parse_duration, slurm_time
+from airflow_megatron.spec.native.profile_places import ProfilePlaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,6 +105,18 @@ def run_root_problems(sweep: Sweep, cluster: ClusterProfile) -> tuple[list[Probl
                 found = warnings if _only_warns(rule) else errors
                 found.append(sweep.document.problem(("cluster",), message, hint))
     return errors, warnings
+
+
+def refused_option_problems(cluster: ClusterProfile) -> list[Problem]:
+    """Return the names in ``refused_options`` of a profile's rules that no option has, so that they never match."""
+    places = ProfilePlaces(cluster)
+    return [
+        places.problem(("rules", number, "refused_options", index), f"refused_options: {message}", hint)
+        for number, rule in enumerate(cluster.rules)
+        for index, name in enumerate(rule.refused_options)
+        for message, hint in (wrong_long_name(name),)
+        if message
+    ]
 
 
 def purge_problems(sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile) -> list[Problem]:
@@ -221,4 +239,7 @@ def _given_options(job: Job) -> frozenset[str]:
     words = [word for option in job.slurm.options for word in split_directive(option)]
     if job.script is not None:
         words = [*job.slurm.options, *directive_options(job.script)]
-    return frozenset(option.meant[0] for option in read_options(words) if len(option.meant) == 1)
+    return frozenset(
+        option.meant[0] if len(option.meant) == 1 else option.words[0].lstrip("-").partition("=")[0]
+        for option in read_options(words)
+    )

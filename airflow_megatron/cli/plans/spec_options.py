@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from airflow_megatron.cli.console.collection import no_collection
+from airflow_megatron.cli.console.empty_options import not_empty
 from airflow_megatron.cli.console.verbosity import says_warnings
 from airflow_megatron.plan.halves.split_plan import LEAST_POINTS, SplitPlan, split_plan
 from airflow_megatron.plan.pins.placements import Placements
@@ -78,14 +79,6 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _not_empty(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    """Refuse an empty selection, which an unset variable of a script gives and which would be all points."""
-    source = context.get_parameter_source(parameter.name or "")
-    if not value.strip() and source is not None and source.name == "COMMANDLINE":
-        raise typer.BadParameter("it is empty; leave the option out for all points")
-    return value
-
-
 SpecArgument = Annotated[
     str,
     typer.Argument(
@@ -97,7 +90,10 @@ SpecArgument = Annotated[
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        "--cluster", help="Cluster profile that replaces the spec's own", autocompletion=complete_cluster
+        "--cluster",
+        help="Cluster profile that replaces the spec's own",
+        autocompletion=complete_cluster,
+        callback=not_empty("the spec's own cluster"),
     ),
 ]
 SetOption = Annotated[
@@ -115,7 +111,7 @@ SelectOption = Annotated[
         metavar="EXPR",
         help='Select points by an expression, "{{ lr < 1e-2 }}", or by patterns for their names, "S_*,M_lr0.001"',
         autocompletion=complete_point,
-        callback=_not_empty,
+        callback=not_empty("all points"),
     ),
 ]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from airflow_megatron import __version__
+from airflow_megatron.cli.console.empty_options import not_empty
 from airflow_megatron.cli.plans.spec_options import complete_cluster
 from airflow_megatron.cli.runs.login_node import login_node
 from airflow_megatron.cli.runs.recorded_cluster import remove, write_cluster
@@ -49,6 +50,7 @@ def rerun(
             "--cluster",
             help="A current cluster profile, instead of the one that the run has pinned",
             autocompletion=complete_cluster,
+            callback=not_empty("the run's own cluster"),
         ),
     ] = None,
     name: Annotated[str, typer.Option("--name", help="Name of the new sweep; default: SWEEP-rerun")] = "",

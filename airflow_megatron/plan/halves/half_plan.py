@@ -22,14 +22,14 @@ from airflow_megatron.spec.layout.run_layout import SweepLayout
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_megatron.checks.findings import AlikeFindings
+    from airflow_megatron.checks.findings import AlikeFindings, RuleInStage
     from airflow_megatron.requirements.queue_estimates import GpuHours
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.conditions import Condition
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Point, Sweep
 
-FindingsByRule = dict[tuple[str, str], "AlikeFindings"]
+FindingsByRule = dict["RuleInStage", "AlikeFindings"]
 
 
 class NeedsOneProcessError(AirflowMegatronError):
@@ -79,7 +79,7 @@ def checked_half(
     )
 
 
-def _refuse_errors(findings: Mapping[tuple[str, str], AlikeFindings]) -> None:
+def _refuse_errors(findings: Mapping[RuleInStage, AlikeFindings]) -> None:
     if not all(alike.warning for alike in findings.values()):
         raise NeedsOneProcessError
 

@@ -114,7 +114,7 @@ def _merged_problems(
     warnings = [
         problem
         for one, two in zip(half.findings, other.findings, strict=True)
-        for problem in reported(_merged(one, two).values(), sweep)
+        for problem in reported(_merged(one, two).values(), sweep, cluster)
     ]
     errors, more = budget_problems(sweep, total, half.jobs + other.jobs, points, cluster)
     return None if errors else ([*warnings, *more], total)

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.errors import did_you_mean, suggestion
 from airflow_megatron.spec.documents.quantities import MEMORY_SIZE, MEMORY_SIZE_TEXT
 
 if TYPE_CHECKING:
@@ -141,12 +141,19 @@ _WITH_VALUE: Final = frozenset(
 _MAYBE_WITH_VALUE: Final = frozenset(
     ["consolidate-segments", "exclusive", "get-user-env", "nice", "no-kill", "oom-kill-step", "propagate"]
 )
+_NEVER_WITH_VALUE: Final = _WITHOUT_VALUE - {"requeue"}  # which Slurm 25.11 takes as --requeue=expedite
 _LONG: Final = _WITHOUT_VALUE | _WITH_VALUE | _MAYBE_WITH_VALUE
 _COUNT: Final = (r"[ +]*0*[1-9][0-9]*", "a number of 1 or more")
+_AT_LEAST_0: Final = (r"([ +]*[0-9]+)?", "a number")
 _SIZE: Final = (MEMORY_SIZE, MEMORY_SIZE_TEXT)
+_NODES: Final = r"\s*[+-]?[0-9]+[km]?\s*"
 _SPAN: Final = (
     r"([0-9]+-)?[0-9]+(:[0-9]+){0,2}|[0-9]+-|-[0-9]+|infinite|unlimited",
     "minutes or [days-]hours:minutes:seconds: 06:00:00",
+)
+_NODE_COUNT: Final = (
+    rf"{_NODES}(-{_NODES}(:{_NODES})?)?(,{_NODES}(-{_NODES}(:{_NODES})?)?)*",  # steps and lists since Slurm 23.11
+    "a number, or the smallest and the largest: 2 or 2-4",
 )
 _MAILS: Final = (
     *("none", "begin", "end", "fail", "requeue", "all", "invalid_depend", "stage_out", "array_tasks"),
@@ -155,10 +162,14 @@ _MAILS: Final = (
 _MAIL: Final = f"({'|'.join(_MAILS)})?"
 _FORMS: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu", "tmp"), _SIZE),
-    **dict.fromkeys(("time", "time-min"), _SPAN),
+    **dict.fromkeys(("time", "time-min", "delay-boot"), _SPAN),
     **dict.fromkeys(("ntasks-per-core", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-gpu"), _COUNT),
     **dict.fromkeys(("ntasks", "cpus-per-task", "cpus-per-gpu", "mincpus", "threads-per-core"), _COUNT),
-    **dict.fromkeys(("sockets-per-node", "cores-per-socket", "thread-spec"), _COUNT),
+    **dict.fromkeys(("sockets-per-node", "cores-per-socket", "thread-spec", "ntasks-per-tres"), _COUNT),
+    "nodes": _NODE_COUNT,
+    "core-spec": _AT_LEAST_0,
+    "wait-all-nodes": ("([ +]*0*[01])?", "0 or 1"),
+    "no-kill": ("|off|no", "off, or no value"),
     "switches": (rf"{_COUNT[0]}(@.*)?", "a number, also with the longest wait: 1@01:00:00"),
     "kill-on-invalid-dep": ("yes|no", "yes or no"),
     "exclusive": ("|user|mcs|topo", "user, mcs or topo, or no value"),
@@ -343,6 +354,26 @@ def misspelt_option(option: SbatchOption) -> str:
     return did_you_mean(written, _LONG, limit=1, alike=_ALIKE)
 
 
+def wrong_long_name(name: str) -> tuple[str, str]:
+    """Return what is wrong with a word that should be the long name of an option, and what to write; empty for a name.
+
+    A name that is unlike all of sbatch's may be that of an option of a plugin.
+    """
+    (option, *_) = read_options([name if name.startswith("-") else f"--{name}"])
+    bare = name.lstrip("-").partition("=")[0]
+    if name != bare or not bare:
+        long = option.name if len(option.meant) == 1 else bare
+        return (
+            f"{name!r} is not the long name of an option",
+            f"write {long or 'mem'}, without dashes or a value",
+        )
+    if name in _LONG:
+        return "", ""
+    known = (_SHORT[name],) if name in _SHORT else option.meant
+    near = suggestion(map(repr, known)) or misspelt_option(option)
+    return (f"sbatch has no option {name!r}", near) if near else ("", "")
+
+
 def wrong_value(option: SbatchOption) -> str:
     """Return what to write for an option whose value sbatch refuses; empty for other options.
 
@@ -350,6 +381,8 @@ def wrong_value(option: SbatchOption) -> str:
     """
     if option.name in _WITH_VALUE and option.value is None:
         return f"{option.words[0]} needs a value"
+    if option.name in _NEVER_WITH_VALUE and option.value is not None:
+        return f"write --{option.name}, without a value"
     form, instead = _FORMS.get(option.name, ("", ""))
     if not instead or option.value is None or re.fullmatch(form, option.value.lower()):
         return ""

@@ -26,6 +26,7 @@ from airflow_megatron.spec.model.schema import (
     HealthRules,
     NotifySection,
     RestartSection,
+    Seconds,
     Secrets,
     Strict,
     TrackerSection,
@@ -63,7 +64,7 @@ class SidecarSection(Strict):
     max_active_points: int | None = Field(default=None, ge=1, le=100_000)
     max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
     ahead: Ahead = DEFAULT_AHEAD
-    poll_interval: float | None = Field(default=None, ge=1, le=86_400)
+    poll_interval: Seconds | None = Field(default=None, ge=1, le=86_400)
     tags: list[str] | None = None
     notify: list[NotifySection] | None = None
     trackers: list[TrackerSection] | None = None

@@ -123,6 +123,22 @@ Duration: TypeAlias = Annotated[
 """Seconds; ``30m``, ``6h``, ``06:00:00`` and expressions are read too."""
 
 
+Seconds: TypeAlias = Annotated[
+    float,
+    Field(strict=True),
+    BeforeValidator(lambda value: float(parse_duration(value)) if isinstance(value, str) else value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 1, "maximum": 86_400, "description": "Seconds."},
+                {"type": "string", "pattern": r"^\s*\d", "examples": ["30s", "5m"]},
+            ]
+        }
+    ),
+]
+"""Seconds, also fractions; ``5m`` is read too."""
+
+
 def _interval(value: Any, info: ValidationInfo) -> Any:
     return (
         value
@@ -481,7 +497,7 @@ class EventSection(Strict):
 
 
 class RestartSection(Strict):
-    """Retries after each kind of end; ``null`` means no limit."""
+    """Retries after each kind of end; in the first five keys, ``null`` means no limit."""
 
     rolled_over: Whole | None = Field(default=None, ge=0)
     """Retries after an orderly stop: walltime, SIGTERM, exit duration."""
@@ -865,8 +881,8 @@ class SweepSpecSection(Strict):
     """Maximum number of points that run at the same time."""
     max_jobs: Whole | None = Field(default=None, ge=1, le=1_000_000)
     """Maximum number of jobs of this sweep in Slurm's queue. Further jobs wait."""
-    poll_interval: Number = Field(default=15, ge=1, le=86_400)
-    """Seconds between two polls of the cluster; up to four times as long while nothing happens."""
+    poll_interval: Seconds = Field(default=15, ge=1, le=86_400)
+    """Time between two polls of the cluster; up to four times as long while nothing happens."""
     tags: list[str] = []
     """Further tags of the DAGs."""
     notify: list[NotifySection] = []
@@ -997,6 +1013,18 @@ class SiteRuleSection(Strict):
     no_run_root: list[ClusterPath] = []
     """Folders of file systems that are not for the files of jobs: ``run_root`` must not lie in them."""
 
+    @model_validator(mode="after")
+    def _checks_something(self, info: ValidationInfo) -> SiteRuleSection:
+        if info.context == WRITTEN and not any(getattr(self, name) for name in _LIMITS_OF_RULES):
+            raise _refused("the rule checks nothing", f"add a limit: {', '.join(_LIMITS_OF_RULES)}")
+        return self
+
+
+_LIMITS_OF_RULES: Final = (
+    *("max_time", "min_nodes", "max_nodes", "max_node_hours", "max_jobs", "max_running", "max_running_nodes"),
+    *("whole_node_gpus", "required", "refused_options", "no_run_root"),
+)
+
 
 class BillingSection(Strict):
     """What the site charges for a job."""
@@ -1086,8 +1114,8 @@ class ClusterSection(Strict):
     login_budget: Whole | None = Field(default=None, ge=1, le=1000)
     """Maximum number of logins in an hour from one machine. All its processes share one connection of the system's
     ``ssh``. Default: no limit, and connections of their own."""
-    min_poll_interval: Number | None = Field(default=None, ge=1, le=86_400)
-    """Shortest time between two polls of the cluster in seconds, whatever the specs say."""
+    min_poll_interval: Seconds | None = Field(default=None, ge=1, le=86_400)
+    """Shortest time between two polls of the cluster, whatever the specs say."""
     visibility_window: Interval = 300
     """Longest time until an accepted submission appears in ``squeue`` or ``sacct``."""
     signatures: list[str] = []

@@ -91,6 +91,8 @@ class NativeSweep(Sweep):
         """
         places = self.document.positions
         stage = next((instance.stage for instance in self.tree if instance.name == stage), stage)
+        if name == "params":  # a word of the grammar of sweep: too
+            return ("stages", stage, name)
         swept = [path for path in places if path[:1] == ("sweep",)]
         fanned: KeyPath = ("stages", stage, "for_each")
         candidates: list[KeyPath] = [

@@ -336,3 +336,23 @@ def test_an_empty_selection_is_not_all_points(call: Callable[..., Answer], comma
     answer = call(command, "small", "--select", " ")
     assert answer.status == 2
     assert "--select': it is empty; leave the option out for all points" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "otherwise"),
+    [
+        *(
+            ((command, "small"), "the spec's own cluster")
+            for command in ("lint", "plan", "status", "cancel", "report", "fit", "delete")
+        ),
+        (("rerun", "manual__1"), "the run's own cluster"),
+        (("checkpoints",), "the checkpoints of a directory"),
+        (("megatron-args", "check", "commands.txt", "--release", "0.16.1"), "a node of default settings"),
+    ],
+)
+def test_an_empty_cluster_is_not_the_usual_one(
+    call: Callable[..., Answer], words: tuple[str, ...], otherwise: str
+) -> None:
+    answer = call(*words, "--cluster", "")
+    assert answer.status == 2
+    assert f"--cluster': it is empty; leave the option out for {otherwise}" in answer.stderr

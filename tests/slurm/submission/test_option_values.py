@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.slurm.submission.sbatch_options import read_options, wrong_value
+from airflow_megatron.slurm.submission.sbatch_options import read_options, wrong_long_name, wrong_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +29,16 @@ VALUES = {
     **dict.fromkeys(("ntasks", "ntasks-per-core", "ntasks-per-node", "ntasks-per-socket"), NUMBERS),
     **dict.fromkeys(("ntasks-per-gpu", "cpus-per-task", "cpus-per-gpu", "mincpus"), NUMBERS),
     **dict.fromkeys(("threads-per-core", "sockets-per-node", "cores-per-socket", "thread-spec"), NUMBERS),
+    "ntasks-per-tres": NUMBERS,
+    "delay-boot": TIMES,
+    "nodes": (
+        *("2", " 2", "+2", "02", "0", "-1", "2k", "1M", "2K-3k", "1-2", "2- 3", "2-+3", "2 ", "abc", "two"),
+        *("", "1 2", "1-", "4x", "2-x", "1.5", "+ 2", "2kk", "2g"),
+    ),
+    "core-spec": ("1", "0", "+1", " 1", "01", "", "x", "1x", "-1"),
+    "wait-all-nodes": ("0", "1", "+1", " 1", "00", "", "2", "x", "1x"),
+    "no-kill": ("off", "NO", "", "on", "yes"),
+    **dict.fromkeys(("contiguous", "overcommit", "spread-job", "reboot"), ("1", "yes", "")),
     "switches": ("1", "1@10", "1@01:00:00", "0", "x", "@10", ""),
     "kill-on-invalid-dep": ("yes", "NO", "y", "true", "1", ""),
     "exclusive": ("user", "MCS", "", "yes", "true"),
@@ -69,6 +79,8 @@ def test_values_are_refused_as_by_sbatch(name: str, environment: dict[str, str],
         (["--mail-type=ENDED"], "write some of NONE, BEGIN, END"),
         (["--time-min", "6h"], "write minutes or [days-]hours:minutes:seconds"),
         (["-n", "0"], "write a number of 1 or more"),
+        (["-N", "two"], "write a number, or the smallest and the largest: 2 or 2-4"),
+        (["--contiguous=yes"], "write --contiguous, without a value"),
         (["--mem-per-gpu=1.5G"], "write a whole number with K, M, G or T"),
     ],
 )
@@ -82,6 +94,9 @@ def test_what_to_write_instead(words: list[str], instead: str) -> None:
     [
         ["--exclusive"],
         ["--exclusive=topo"],  # Slurm 24.11
+        ["--nodes=2,4"],  # Slurm 23.11
+        ["--nodes=1-15:4"],
+        ["--requeue=expedite"],  # Slurm 25.11
         ["--gpus=a100:4"],
         ["--constraint=a&b"],
         ["--plugin-of-the-site=x"],
@@ -91,3 +106,21 @@ def test_what_to_write_instead(words: list[str], instead: str) -> None:
 def test_values_that_releases_and_sites_define_are_not_examined(words: list[str]) -> None:
     (read,) = read_options(words)
     assert wrong_value(read) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("mem", "", ""),
+        ("option-of-the-site", "", ""),
+        ("container-image", "", ""),  # of pyxis
+        ("--mem", "'--mem' is not the long name of an option", "write mem, without dashes or a value"),
+        ("mem=64G", "'mem=64G' is not the long name of an option", "write mem, without dashes or a value"),
+        ("-w", "'-w' is not the long name of an option", "write nodelist, without dashes or a value"),
+        ("w", "sbatch has no option 'w'", "did you mean 'nodelist'?"),
+        ("memm", "sbatch has no option 'memm'", "did you mean 'mem'?"),
+        ("exclus", "sbatch has no option 'exclus'", "did you mean 'exclusive'?"),
+    ],
+)
+def test_long_names_of_options(name: str, message: str, hint: str) -> None:
+    assert wrong_long_name(name) == (message, hint)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.yaml_document import load_yaml_text
 from airflow_megatron.spec.model.resources import JobResources
-from airflow_megatron.spec.model.schema import RestartSection, SlurmSection
+from airflow_megatron.spec.model.schema import RestartSection, SlurmSection, SweepSpecSection, validate
 
 
 def test_durations_are_seconds() -> None:
@@ -36,3 +38,23 @@ def test_the_policy_has_the_defaults_of_the_section() -> None:
     from airflow_megatron.supervision.attempt_preparation import policy_of
 
     assert policy_of(RestartSection(), training=True) == RestartPolicy()
+
+
+@pytest.mark.parametrize(("written", "seconds"), [("300", 300), ("5m", 300), ("1.5", 1.5), ("1m30s", 90)])
+def test_poll_intervals_have_units_or_are_seconds(written: str, seconds: float) -> None:
+    document = load_yaml_text(f"point: p\npoll_interval: {written}\n", "s.yaml")
+    assert validate(SweepSpecSection, document).poll_interval == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("soon", "'soon' is not a duration"),
+        ("0s", "expected greater than or equal to 1"),
+        ("2d", "expected less than or equal to 86400"),
+        ("true", "expected a number"),
+    ],
+)
+def test_wrong_poll_intervals(written: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        validate(SweepSpecSection, load_yaml_text(f"point: p\npoll_interval: {written}\n", "s.yaml"))
