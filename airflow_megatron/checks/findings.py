@@ -104,7 +104,7 @@ class AlikeFindings:
 
     def _place_in_profile(self, sweep: NativeSweep, profile: ProfilePlaces) -> KeyPath | None:
         """Return the place in the profile, None if the spec gives the value, or neither does."""
-        if self.keys[0] == "slurm" and len(self.keys) == 2:
+        if len(self.keys) == 2 and self.keys[0] == "slurm":
             section = next((one.stage for one in sweep.tree if one.name == self.stage), self.stage)
             of_stage = _given(sweep, ("stages", section, "slurm"))
             key = self.keys[1]
