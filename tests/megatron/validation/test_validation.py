@@ -406,6 +406,21 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
             "iteration.interleaving",
             "--global-batch-size 32 or 64",
         ),
+        *(
+            (
+                {"pipeline_model_parallel_size": 4, "num_virtual_stages_per_pipeline_rank": stages},
+                8,
+                "setup.virtual-stages",
+                f"--num-virtual-stages-per-pipeline-rank {hint}",
+            )
+            for stages, hint in ((0, "1"), ("-0", "1"), (-1, "1"), (2, "1 or 3"))
+        ),
+        (
+            {"pipeline_model_parallel_size": 4, "num_layers_per_virtual_pipeline_stage": -1},
+            8,
+            "setup.layers-per-virtual-stage",
+            "1 or more",
+        ),
     ],
 )
 def test_what_ends_a_job_after_its_arguments_are_taken(
