@@ -28,6 +28,7 @@ from airflow_megatron.spec.model.jobs import Dependency, Job
 from airflow_megatron.spec.model.resources import JobResources
 from airflow_megatron.spec.model.schema import RestartSection
 from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -191,10 +192,10 @@ def check_interval(params: Mapping[str, Any]) -> float:
     value = params.get("check_interval_secs", DEFAULT_CHECK_INTERVAL_S)
     try:
         seconds = 0.0 if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"check_interval_secs is {value!r}, not a number of seconds")
+        raise ValueError(f"check_interval_secs is {shown_value(value)}, not a number of seconds")
     return seconds
 
 
