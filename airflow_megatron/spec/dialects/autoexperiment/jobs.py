@@ -8,6 +8,7 @@ stands still means a frozen job.
 
 from __future__ import annotations
 
+import errno
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,9 @@ class ScriptTemplates:
             except NamedFileError as error:
                 self._refusals[template] = f"which is not read: {error}"
             except OSError as error:
+                if error.errno == errno.ENAMETOOLONG:
+                    self._refusals[template] = "which does not exist"
+                    return None
                 message = f"cannot be read: {error.strerror}"
                 raise SpecError(Problem(str(self.path(template)), 0, 0, message)) from error
         return self._texts[template]
