@@ -436,6 +436,26 @@ def test_what_ends_a_job_after_its_arguments_are_taken(
     assert hint in problem.hint
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"global_batch_size": 8 * 10**307, "lr_warmup_fraction": 0.1},
+            "upstream cannot calculate with --global-batch-size 8000",
+        ),
+        ({"kv_channels": 10**308, "position_embedding_type": "rope"}, ""),
+    ],
+)
+def test_numbers_beyond_floating_point(changes: dict[str, Any], told: str) -> None:
+    argv = to_argv(STARTS | changes, "core_v0.16.1")
+    problems = check(argv, 8, "core_v0.16.1", machine=APEX, first_iteration=True)
+    assert [problem.rule for problem in problems] == (["value.calculation"] if told else [])
+    for problem in problems:
+        assert problem.message.startswith(told)
+        assert "global_batch_size" in problem.shown
+        assert problem.hint == "smaller values"
+
+
 @pytest.mark.parametrize("release", known_releases())
 def test_base_job_gets_through_its_first_iteration(release: str) -> None:
     params = STARTS

@@ -366,6 +366,7 @@ def test_keys_that_are_read_or_like_none_are_not_warned_of() -> None:
         ("cmd: bash run.sh\n", "is not an sbatch command"),
         ("t: 1\n", "neither termination_cmd nor termination_str"),
         ("t: 1\n", "has no template"),
+        (f"template: {'x' * 300}\n", "study.yaml:1:1: 1 job needs the script template"),
         ("termination_strr: done\n", "no key 'termination_strr', and no text here reads it (did you mean"),
         ("m: [{a: {start_condition_cmdd: x}}, {b: {q: 1}}]\n", "did you mean 'start_condition_cmd'"),
     ],
