@@ -591,8 +591,9 @@ def _expected(value: object) -> str | None:
 
 
 def _is_finite(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and abs(value) <= sys.float_info.max
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max  # also of integers, of which float() may fail
 
 
 def _measure(section: StageSection, names: Mapping[str, Any], cluster: ClusterProfile) -> dict[str, Any]:
