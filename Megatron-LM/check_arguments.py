@@ -56,6 +56,8 @@ def problem(argv: Sequence[str], world_size: int, starter: str | None = None) ->
         complete(argv, world_size)
     except arguments.ArgumentError as error:
         return str(error)
+    except ArithmeticError as error:
+        return f"it cannot calculate with these values: {error}"
     return None
 
 

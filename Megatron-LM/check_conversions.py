@@ -7,7 +7,7 @@ Reads JSON lines: a command line of pretrain_gpt.py, ``{"argv": […], "world_si
 trainer would save, ``{"saved": {name: value}}``. Both may also have ``architecture``, ``converter`` and ``hf_config``,
 which are options of convert_to_hf.py. Prints for each ``{"settings": […], "problem": text}`` with the settings that
 prevent the conversion. Prints null if an architecture can express the model, if none is needed, and if the model is
-unknown because pretrain_gpt.py refuses the command line or arguments are missing.
+unknown because pretrain_gpt.py refuses the command line, arguments are missing or cannot be calculated with.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from megatron_core_trainer.optimization.parametrization import folded_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+_MOST_LAYERS = 100_000  # they are listed
 
 
 def obstacle(
@@ -50,10 +53,13 @@ def obstacle(
         return None
     try:
         arguments = vars(complete(argv, world_size)) if saved is None else saved
+        layers = arguments.get("num_layers") or 0
+        if layers > _MOST_LAYERS:
+            return {"settings": ["num_layers"], "problem": f"it has more than {_MOST_LAYERS} layers"}
         choose_architecture(folded_settings(model_settings(arguments)), architecture)
     except InexpressibleError as error:
         return {"settings": error.settings, "problem": error.problem}
-    except (ArgumentError, ConversionError):
+    except (ArgumentError, ArithmeticError, ConversionError):
         return None
     return None
 

@@ -113,8 +113,8 @@ def job_estimates(jobs: Iterable[Job], arguments: JobArguments) -> Estimates:
             missing[job.name] = needs
             continue
         hours = needs.gpu_hours(needs.step_s(cluster.mfu, gpu), _done(job, params)) if cluster.mfu else None
-        step_ms = job.measure.get("reported", {}).get("step_ms")
-        mfu = needs.utilisation(step_ms / 1000, gpu) if step_ms else None
+        step_s = job.measure.get("reported", {}).get("step_ms", 0) / 1000
+        mfu = needs.utilisation(step_s, gpu) if step_s > 0 else None
         found[job.name] = JobEstimate(needs, gpu, hours, mfu)
     return Estimates(found, missing)
 

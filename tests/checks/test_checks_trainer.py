@@ -8,6 +8,7 @@ import pytest
 from checked_chain import alps
 
 from airflow_megatron.plan.sweep_plan import Plan, check_sweep
+from airflow_megatron.requirements import job_programs
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import HOME_VARIABLE, templates_dir
 from airflow_megatron.spec.documents.shipped_files import shipped
@@ -110,5 +111,21 @@ def test_a_trainer_that_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.Monk
     program = tmp_path / "Megatron-LM" / "check_arguments.py"
     program.parent.mkdir()
     program.write_text("import nowhere")
-    with pytest.raises(RuntimeError, match="exit status 1: ModuleNotFoundError: No module named 'nowhere'"):
+    with pytest.raises(
+        SpecError, match="exit status 1: ModuleNotFoundError: No module named 'nowhere'"
+    ) as caught:
         planned(bad)
+    (problem,) = caught.value.problems
+    assert problem.line == bad.splitlines().index("megatron:") + 1
+
+
+def test_a_trainer_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sbatch").symlink_to(templates_dir())
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(job_programs, "_START_S", 0.1)
+    monkeypatch.setattr(job_programs, "_QUESTION_S", 0.0)
+    program = tmp_path / "Megatron-LM" / "check_arguments.py"
+    program.parent.mkdir()
+    program.write_text("import time; time.sleep(60)")
+    with pytest.raises(SpecError, match=r"check_arguments\.py did not end within 0 s"):
+        planned(SPEC)

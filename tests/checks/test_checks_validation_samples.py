@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from airflow_megatron.checks.trainings.validation_samples import validation_sample_findings
 from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.requirements.training_arguments import JobArguments, training_arguments
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -71,3 +74,14 @@ def test_a_branch_of_a_branch_counts_what_both_have_read() -> None:
     spec += "  last:\n    kind: train\n    parent: branch\n    start: {checkpoint: 280}\n"
     spec += "    megatron: {override_opt_param_scheduler: true, eval_interval: 300}\n"
     assert "1392 samples, 464 of which branch" in " ".join(warnings_of("eval_interval: 150", spec))
+
+
+def test_trainings_in_one_directory_end_the_count() -> None:
+    """Such jobs are refused for their directory, and each seems to be its own parent."""
+    cluster = load_cluster("local")
+    plan = check_sweep(load_sweep_text(SPEC % "eval_interval: 150", "s.yaml"), cluster)
+    trunk, branch = plan.jobs
+    shared = msgspec.structs.replace(branch, run_dir=trunk.run_dir)
+    trainings = training_arguments([shared], JobArguments(cluster))
+    assert shared.parent_dir == shared.run_dir
+    assert list(validation_sample_findings(trainings)) == []

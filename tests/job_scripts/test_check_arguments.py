@@ -33,10 +33,16 @@ def test_an_answer_for_each_line() -> None:
         ([*GOOD, "--no-such-flag"], 1),
         (["--use-checkpoint-args", "--load", "/elsewhere", "--micro-batch-size", "1"], 1),
         ([*GOOD, "--transformer-impl", "transformer_engine", "--optimizer", "lamb"], 1),
+        ([*GOOD, "--swiglu", "--hidden-size", f"4{'0' * 400}"], 1),
+        ([*GOOD, "--group-query-attention", "--num-query-groups", "0"], 1),
     ]
     lines = "".join(json.dumps({"argv": argv, "world_size": size}) + "\n" for argv, size in requests)
     done = subprocess.run([sys.executable, PROGRAM], input=lines, capture_output=True, text=True, check=True)
-    good, parallel, unknown, from_checkpoint, elsewhere = map(json.loads, done.stdout.splitlines())
+    good, parallel, unknown, from_checkpoint, elsewhere, large, zero = map(
+        json.loads, done.stdout.splitlines()
+    )
     assert good is from_checkpoint is elsewhere is None
     assert "must be a multiple of" in parallel
     assert "no argument '--no-such-flag'" in unknown
+    assert "cannot calculate with these values: integer division result too large" in large
+    assert zero == "--num-query-groups must be above zero, not 0"

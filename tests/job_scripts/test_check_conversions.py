@@ -38,13 +38,16 @@ def test_an_answer_for_each_line() -> None:
         {**odd, "converter": "/ours.py", "architecture": "qwen2"},
         {"argv": ["--no-such-flag"], "world_size": 1},
         {"saved": {**vars(complete(GOOD, 1)), "multi_latent_attention": True, "exit_signal": None}},
+        {"argv": [*GOOD, f"--num-layers={10**400}"], "world_size": 1},
+        {"argv": [*GOOD, "--swiglu", f"--hidden-size={4 * 10**400}"], "world_size": 1},
     ]
     lines = "".join(json.dumps(question) + "\n" for question in requests)
     done = subprocess.run([sys.executable, PROGRAM], input=lines, capture_output=True, text=True, check=True)
-    good, refused, folded, script, described, library, named, wrong, saved = map(
+    good, refused, folded, script, described, library, named, wrong, saved, deep, wide = map(
         json.loads, done.stdout.splitlines()
     )
-    assert good is folded is script is described is wrong is None
+    assert good is folded is script is described is wrong is wide is None
+    assert deep == {"settings": ["num_layers"], "problem": "it has more than 100000 layers"}
     assert refused == library
     assert refused["settings"] == ["rotary_interleaved"]
     assert refused["problem"].startswith(

@@ -132,3 +132,23 @@ def test_verdicts_that_are_expected() -> None:
     assert as_expected(job, failed) is failed
     (other,) = planned().jobs
     assert as_expected(other, full) is full
+
+
+@pytest.mark.parametrize("value", ["0", '"-0"', "-1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+        *("expert_model_parallel_size", "expert_tensor_parallel_size"),
+        *("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage"),
+    ],
+)
+def test_parallel_sizes_of_none(name: str, value: str) -> None:
+    """The rules of the release name the argument; the estimate is only missing."""
+    text = SPEC.replace("gpus_per_node: 1", "gpus_per_node: 2")
+    stages = "" if name.startswith("pipeline") else ", pipeline_model_parallel_size: 2"
+    text = text.replace("fp16: true", f"fp16: true, num_experts: 4,\n   {name}: {value}{stages}")
+    with pytest.raises(SpecError) as refused:
+        planned(text, gpu="h200")
+    assert {problem.line for problem in refused.value.problems} == {8}
+    assert f"{name}: {value}" in text.splitlines()[7]

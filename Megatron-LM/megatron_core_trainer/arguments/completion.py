@@ -90,6 +90,7 @@ def _complete_model(args: argparse.Namespace) -> None:
             f"--max-position-embeddings ({args.max_position_embeddings}) must reach --seq-length ({args.seq_length})"
         )
     if args.group_query_attention:
+        positive(args, "num_query_groups")
         divides(
             "--num-attention-heads", args.num_attention_heads, "--num-query-groups", args.num_query_groups
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.checks.findings import Finding
+from airflow_megatron.checks.trainings.trainer import unanswered
 from airflow_megatron.megatron.commands.commands import comparable_words, runs_pretrain_gpt
 from airflow_megatron.megatron.commands.conversion_options import ARCHITECTURES
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.megatron.validation.command_checks import read_settings
 from airflow_megatron.requirements.job_machine import machine_of
-from airflow_megatron.requirements.job_programs import answers
+from airflow_megatron.requirements.job_programs import JobProgramError, answers
 from airflow_megatron.spec.expressions.file_values import path_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,13 @@ def architecture_findings(
             key = (model, of_run, *_choice(job).values())
             alike.setdefault(key, []).append((job, training))
     asked = [{**_model(training, cluster), **_choice(job)} for (job, training), *_ in alike.values()]
-    for refused, answer in zip(alike.values(), answers("check_conversions.py", asked), strict=True):
+    try:
+        answered = answers("check_conversions.py", asked)
+    except JobProgramError as error:
+        (job, _), *_ = next(iter(alike.values()))
+        yield unanswered(job, error)
+        return
+    for refused, answer in zip(alike.values(), answered, strict=True):
         for job, training in refused if answer else ():
             yield _finding(job, training, answer)
 

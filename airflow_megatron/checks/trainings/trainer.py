@@ -9,7 +9,7 @@ from airflow_megatron.checks.findings import Finding
 from airflow_megatron.megatron.commands.commands import comparable_words, runs_pretrain_gpt, search_starter
 from airflow_megatron.megatron.rules.argument_problem import named_arguments
 from airflow_megatron.megatron.trainers.trainer import trainer_called
-from airflow_megatron.requirements.job_programs import answers
+from airflow_megatron.requirements.job_programs import JobProgramError, answers
 from airflow_megatron.slurm.submission.job_script import is_shipped_template, template_name
 
 if TYPE_CHECKING:
@@ -26,6 +26,14 @@ def _runs_own_trainer(job: Job) -> bool:
     return asked and not job.extra_arguments and runs_pretrain_gpt(job.command)
 
 
+def unanswered(job: Job, error: JobProgramError) -> Finding:
+    """Return the finding of a check program that fails.
+
+    :param job: the first one that it was asked about
+    """
+    return Finding("job-program", job, ("megatron",), f"its arguments cannot be checked: {error}", "")
+
+
 def trainer_findings(jobs: Sequence[Job], templates: Path) -> Iterator[Finding]:
     """Yield the errors with which the trainer would exit at its start.
 
@@ -35,7 +43,6 @@ def trainer_findings(jobs: Sequence[Job], templates: Path) -> Iterator[Finding]:
 
     :param jobs: with their commands
     :param templates: folder of the cluster's sbatch templates
-    :raises RuntimeError: if the trainer's program fails
     """
     is_shipped = functools.cache(lambda name: is_shipped_template(name, templates))
     alike: dict[tuple[tuple[str, ...], int, str | None], list[Job]] = {}
@@ -45,7 +52,12 @@ def trainer_findings(jobs: Sequence[Job], templates: Path) -> Iterator[Finding]:
             continue
         alike.setdefault((comparable_words(job.command), job.world_size, starter), []).append(job)
     asked = [{"argv": argv, "world_size": size, "starter": starter} for argv, size, starter in alike]
-    for refused, problem in zip(alike.values(), answers("check_arguments.py", asked), strict=True):
+    try:
+        answered = answers("check_arguments.py", asked)
+    except JobProgramError as error:
+        yield unanswered(next(iter(alike.values()))[0], error)
+        return
+    for refused, problem in zip(alike.values(), answered, strict=True):
         if problem is None:
             continue
         names = named_arguments(problem)

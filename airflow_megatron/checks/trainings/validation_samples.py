@@ -62,13 +62,17 @@ def _sizes(arguments: TrainingArguments) -> tuple[int, int, int] | None:
 def _read_until(
     arguments: TrainingArguments, iteration: int, trainings: Mapping[str, TrainingArguments]
 ) -> int | None:
-    """Return the validation samples that a training and its trunk have read before a checkpoint."""
-    sizes = _sizes(arguments)
-    if sizes is None:
-        return None
-    interval, samples, _ = sizes
-    parent, begin = trainings.get(arguments.job.parent_dir or ""), arguments.job.iteration
-    if parent is None or begin is None or arguments.value("finetune"):
-        return iteration // interval * samples
-    before = _read_until(parent, begin, trainings)
-    return None if before is None else before + (iteration // interval - begin // interval) * samples
+    """Return the validation samples that a training and its trunk have read before a checkpoint; None if unknown."""
+    read, seen = 0, set()
+    while arguments.job.run_dir not in seen:  # stages that share a directory seem to continue themselves
+        seen.add(arguments.job.run_dir)
+        sizes = _sizes(arguments)
+        if sizes is None:
+            return None
+        interval, samples, _ = sizes
+        parent, begin = trainings.get(arguments.job.parent_dir or ""), arguments.job.iteration
+        if parent is None or begin is None or arguments.value("finetune"):
+            return read + iteration // interval * samples
+        read += (iteration // interval - begin // interval) * samples
+        arguments, iteration = parent, begin
+    return None

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,6 +15,7 @@ from airflow_megatron.megatron.arguments.tables import ArgumentError, program_ta
 from airflow_megatron.spec.documents.errors import near_names
 from airflow_megatron.spec.documents.list_texts import meant_list
 from airflow_megatron.spec.expressions.file_values import path_of
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.arguments.tables import Argument, ArgumentTable
 
 _MOST_KNOWN: Final = 4096
+_LARGEST: Final = sys.float_info.max
+"""Rules and estimates calculate with floating-point numbers, as upstream does."""
 
 
 def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[str]:
@@ -196,6 +200,9 @@ def _value_text(name: str, value: object, argument: Argument, release: str) -> s
     text = _TYPES.get(argument.type, _text_value)(value)
     if text is None:
         wanted = _TYPE_WORDS.get(argument.type, "text")
+        if _is_too_large(value):
+            shown = shown_value(value)
+            raise ArgumentError(name, release, f"must be {wanted} below {_LARGEST:.1e}, not {shown}")
         values = meant_list(value)
         text = (
             f" (that is one text; to try several values write sweep: {{{name}: {values}}})" if values else ""
@@ -210,18 +217,28 @@ def _value_text(name: str, value: object, argument: Argument, release: str) -> s
 
 
 def _integer_value(value: object) -> str | None:
+    number = _integer(value)
+    return None if number is None or abs(number) > _LARGEST else str(number)
+
+
+def _integer(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return str(value)
+        return value
     if isinstance(value, float) and value.is_integer():
-        return str(int(value))
+        return int(value)
     if isinstance(value, str):
         try:
-            return str(int(value))
+            return int(value)
         except ValueError:
             return None
     return None
+
+
+def _is_too_large(value: object) -> bool:
+    number = _integer(value)
+    return number is not None and abs(number) > _LARGEST
 
 
 def _float_value(value: object) -> str | None:
@@ -230,7 +247,9 @@ def _float_value(value: object) -> str | None:
             value = float(value)
         except ValueError:
             return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if math.isnan(value) if isinstance(value, float) else abs(value) > _LARGEST:
         return None
     text = repr(value)
     # argparse reads "-1e-05" as an option, but "-0.00001" as a number.

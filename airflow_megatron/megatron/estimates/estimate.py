@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 MARGIN: Final = 0.05
 #: Vocabulary sizes of tokenizers with a fixed size.
 VOCABULARIES: Final = {"GPT2BPETokenizer": 50257}
+#: Layers and pipeline stages are counted one by one.
+_MOST_PARTS: Final = 10_000
+#: Readers of JSON take no larger integers.
+_LARGEST: Final = 2**63 - 1
 _WITH_ENGINE: Final = Machine(transformer_engine=(99,))
 
 
@@ -134,7 +138,14 @@ def estimate(
     :raises ArgumentError: for a parameter that the release does not have.
     :raises EstimateError: if the release refuses the parameters together, or their vocabulary is unknown.
     """
-    problems, settings = read_settings(to_argv(params, release), world_size, release, machine=machine)
+    try:
+        return _estimate(to_argv(params, release), world_size, release, machine)
+    except ArithmeticError as error:  # a division by a size of 0, or a number beyond those of floating point
+        raise EstimateError(f"there is no estimate for these sizes: {error}") from error
+
+
+def _estimate(argv: list[str], world_size: int, release: str, machine: Machine) -> Estimate:
+    problems, settings = read_settings(argv, world_size, release, machine=machine)
     if problems or settings is None:
         raise EstimateError(f"{release} refuses these parameters", problems)
     if settings.vocab_size is None:
@@ -145,14 +156,26 @@ def estimate(
     beyond = [name for name, given in _not_estimated(settings).items() if given]
     if beyond:
         raise EstimateError(f"there is no estimate for {', '.join(beyond)}")
+    for name in ("num_layers", "mtp_num_layers", "pipeline_model_parallel_size"):
+        if (getattr(settings, name) or 0) > _MOST_PARTS:
+            raise EstimateError(f"there is no estimate for {name} above {_MOST_PARTS}")
     samples = settings.global_batch_size
     iterations = settings.train_iters
     if iterations is None and settings.train_samples:
         iterations = -(-settings.train_samples // samples)
+    parameters, tokens = parameter_counts(settings), samples * settings.seq_length
+    for number, of in (
+        (parameters.total, "parameters"),
+        (parameters.active, "parameters"),
+        (tokens, "tokens in an iteration"),
+        (iterations or 0, "iterations"),
+    ):
+        if abs(number) > _LARGEST:
+            raise EstimateError(f"there is no estimate for more than {_LARGEST:.0e} {of}")
     return Estimate(
-        parameters=parameter_counts(settings),
+        parameters=parameters,
         operations_per_token=operations_per_token(settings),
-        tokens_per_iteration=samples * settings.seq_length,
+        tokens_per_iteration=tokens,
         iterations=iterations,
         world_size=world_size,
         stages=memory_per_stage(settings),

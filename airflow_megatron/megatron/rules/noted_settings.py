@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,9 +59,12 @@ def reads_of(settings: Settings) -> Collection[str]:
 
 
 def read_by(call: Callable[[Settings], object], settings: Settings) -> tuple[str, ...]:
-    """Return the names of the settings that a function reads, in the order of the first reads."""
+    """Return the names of the settings that a function reads, up to a failing calculation, in the order of the first
+    reads.
+    """
     noted = object.__new__(NotedSettings)
     content = object.__getattribute__(noted, "__dict__")
     content.update(object.__getattribute__(settings, "__dict__"), _reads={})
-    call(noted)
+    with contextlib.suppress(ArithmeticError):
+        call(noted)
     return tuple(reads_of(noted))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.rules.argument_problem import ArgumentProblem
 from airflow_megatron.megatron.rules.noted_settings import read_by
+from airflow_megatron.megatron.rules.settings import DERIVED
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +21,7 @@ CONFIG: Final = "megatron/core/transformer/transformer_config.py TransformerConf
 FROM_ARGS: Final = "megatron/training/arguments.py core_transformer_config_from_args"
 PARALLEL_CONFIG: Final = "megatron/core/model_parallel_config.py ModelParallelConfig.__post_init__"
 MICROBATCHES: Final = "megatron/core/num_microbatches_calculator.py"
+_LARGE: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,18 @@ class RuleBook:
 
 
         :param settings: the values; derivations change them.
-        :returns: the violated rules, up to the first ``final`` one.
+        :returns: the violated rules, up to the first ``final`` one, or one whose numbers cannot be calculated with.
         """
         problems: list[ArgumentProblem] = []
         for call, rule in self._of(settings.release[:2]):
-            if call(settings) and rule is not None:
-                problems.append(rule.problem(settings))
-                if rule.final:
-                    break
+            try:
+                if call(settings) and rule is not None:
+                    problems.append(rule.problem(settings))
+                    if rule.final:
+                        break
+            except ArithmeticError as error:
+                problems.append(_not_calculated(call, settings, error))
+                break
         return problems
 
     def _of(self, release: tuple[int, ...]) -> list[tuple[Callable[[Settings], object], Rule | None]]:
@@ -103,3 +110,25 @@ class RuleBook:
                 if item.since <= release < item.until
             ]
         return self._by_release[release]
+
+
+def _not_calculated(
+    call: Callable[[Settings], object], settings: Settings, error: ArithmeticError
+) -> ArgumentProblem:
+    """Return the problem of numbers with which a rule, and upstream's own code, cannot calculate."""
+    values = object.__getattribute__(settings, "__dict__")
+    read = [name for name in read_by(call, settings) if name not in DERIVED]
+    odd = [name for name in read if _is_odd(values.get(name))]
+    words = [f"--{name.replace('_', '-')} {shown_value(values[name])}" for name in odd or read]
+    return ArgumentProblem(
+        "value.calculation",
+        f"upstream cannot calculate with {', '.join(words)}: {error}",
+        "values other than 0" if isinstance(error, ZeroDivisionError) else "smaller values",
+        VALIDATE,
+        tuple(odd),
+        tuple(read),
+    )
+
+
+def _is_odd(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not 0 < abs(value) < _LARGE

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PARALLEL_STATE: Final = "megatron/core/parallel_state.py initialize_model_parallel"
 OPTIMIZER: Final = "megatron/core/optimizer/optimizer_config.py OptimizerConfig"
 BUCKETS: Final = "megatron/core/distributed/ DistributedDataParallelConfig, DistributedDataParallel"
+TRANSFORMER_BLOCK: Final = "megatron/core/transformer/transformer_block.py get_num_layers_to_build"
 DATA_SETS: Final = "megatron/core/datasets/blended_megatron_dataset_config.py BlendedMegatronDatasetConfig"
 
 _OPTIMIZER_FORMATS: Final = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
@@ -61,6 +62,13 @@ def _layers_of_a_stage(s: Settings) -> int:
     stages: int = s.pipeline_model_parallel_size * (s.virtual_pipeline_model_parallel_size or 1)
     layers: int = s.num_layers // stages
     return layers
+
+
+def _virtual_stages_do_not_fit(s: Settings) -> bool:
+    virtual, stages = s.num_virtual_stages_per_pipeline_rank, s.pipeline_model_parallel_size
+    if virtual is None or stages == 1:
+        return False
+    return bool(virtual < 1 or (_has_equal_stages(s) and s.num_layers // stages % virtual != 0))
 
 
 def _per_split(s: Settings) -> bool:
@@ -362,6 +370,29 @@ LAYERS: Topic = (
         "--window-attn-skip-freq {window_attn_skip_freq} has fewer than {num_layers} items, one for each layer",
         "a list of {num_layers} items, or a number",
         "megatron/core/transformer/utils.py is_layer_window_attention",
+        since=(0, 16),
+    ),
+    Rule(
+        "setup.virtual-stages",
+        _virtual_stages_do_not_fit,
+        "the layers of a pipeline stage cannot be split into virtual stages: --num-virtual-stages-per-pipeline-rank "
+        "{num_virtual_stages_per_pipeline_rank}",
+        lambda s: (
+            "--num-virtual-stages-per-pipeline-rank "
+            + divisors(s.num_layers // s.pipeline_model_parallel_size, s.num_virtual_stages_per_pipeline_rank)
+        ),
+        TRANSFORMER_BLOCK,
+        since=(0, 16),
+    ),
+    Rule(
+        "setup.layers-per-virtual-stage",
+        lambda s: (
+            s.num_layers_per_virtual_pipeline_stage is not None
+            and s.num_layers_per_virtual_pipeline_stage < 1
+        ),
+        "--num-layers-per-virtual-pipeline-stage {num_layers_per_virtual_pipeline_stage} must be positive",
+        "1 or more",
+        TRANSFORMER_BLOCK,
         since=(0, 16),
     ),
     Rule(

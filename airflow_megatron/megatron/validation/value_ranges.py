@@ -23,6 +23,7 @@ SINCE: Final = (0, 16)
 _OPTIMIZER: Final = "megatron/core/optimizer/__init__.py _get_megatron_optimizer_based_on_param_groups"
 _SCALER: Final = "megatron/core/optimizer/grad_scaler.py"
 _DROPOUT: Final = "torch.nn.Dropout"
+_MOST_CHANNELS: Final = 2**31
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def _scales_loss(settings: Mapping[str, Any]) -> bool:
 
 def _rotates_pairs(settings: Mapping[str, Any]) -> bool:
     """Return whether positions rotate several pairs of channels, and a NaN loss ends the job."""
-    turned = (settings.get("kv_channels") or 0) * (settings.get("rotary_percent") or 0.0)
+    channels = min(settings.get("kv_channels") or 0, _MOST_CHANNELS)
+    turned = channels * (settings.get("rotary_percent") or 0.0)
     return bool(
         settings.get("position_embedding_type") == "rope"
         and turned > 2

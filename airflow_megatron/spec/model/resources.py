@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from airflow_megatron.spec.documents.quantities import parse_duration
 from airflow_megatron.spec.model.schema import SlurmSection
 
-Count = Annotated[int, Field(ge=0, strict=True)]
+Count = Annotated[int, Field(ge=0, le=2**32 - 3, strict=True)]  # larger ones mean something else to Slurm
 Seconds = Annotated[int, BeforeValidator(parse_duration)]
 
 

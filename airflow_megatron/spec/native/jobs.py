@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -604,11 +605,17 @@ def _expected(value: object) -> str | None:
     return "oom"
 
 
+def _is_finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max  # also of integers, of which float() may fail
+
+
 def _measure(section: StageSection, names: Mapping[str, Any], cluster: ClusterProfile) -> dict[str, Any]:
     reported = section.measure.reported.model_dump(exclude_none=True)
     values = {key: evaluate_tree(value, names) for key, value in reported.items()}
     for key, value in values.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if value is not None and not _is_finite(value):
             raise ExpressionError(f"measure.reported.{key} is {shown_value(value)}; it must be a number")
     return {
         "skip": section.measure.skip,

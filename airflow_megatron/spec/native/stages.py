@@ -6,6 +6,8 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import ValidationError
+
 from airflow_megatron.spec.documents.quantities import parse_duration, parse_interval
 from airflow_megatron.spec.expressions.resolution import evaluate_tree, template_names, templates, within
 from airflow_megatron.spec.model.resources import JobResources
@@ -122,7 +124,7 @@ class StageRecipes:
     def _recipe(self, instance: StageInstance, index: int) -> StageRecipe:
         spec, section = self.spec, self.spec.stages[instance.stage]
         slurm = _merged(_with_partition((self.cluster.slurm, spec.slurm, section.slurm), self.cluster))
-        fixed = None if any(templates(slurm)) else JobResources.model_validate(slurm)
+        fixed = None if any(templates(slurm)) else _fixed(slurm)
         env = {**spec.env, **section.env}
         secrets = {**self.cluster.secrets, **spec.secrets, **section.secrets}
         needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm", "filter"}))
@@ -159,6 +161,14 @@ class StageRecipes:
     def _is_root(self, instance: StageInstance) -> bool:
         parent = next((item for item in self.tree if item.name == instance.parent), None)
         return instance.scope == "point" and (parent is None or parent.branch is None)
+
+
+def _fixed(slurm: Mapping[str, Any]) -> JobResources | None:
+    """Return resources without expressions; None for refused ones, which each job reports at their place."""
+    try:
+        return JobResources.model_validate(slurm)
+    except ValidationError:
+        return None
 
 
 def _restart(of_sweep: RestartSection, of_stage: RestartSection | None, kind: StageKind) -> RestartSection:

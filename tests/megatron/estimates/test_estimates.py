@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +222,32 @@ def test_parameters_without_the_padding_of_the_vocabulary() -> None:
     split = estimate(SMALL | sizes | lengths | {"num_attention_heads": 8} | untied, 8, RELEASE).parameters
     assert split.padding == 2 * 1280 * (51200 - 50257)
     assert estimate(SMALL | {"vocab_size": 1024}, 1, RELEASE).parameters.padding == 0
+
+
+@pytest.mark.parametrize("value", [0, "-0", 10**300, 1e308])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("num_layers", "hidden_size", "ffn_hidden_size", "vocab_size", "seq_length", "global_batch_size"),
+        *("max_position_embeddings", "num_attention_heads", "kv_channels", "micro_batch_size", "train_iters"),
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+        *("expert_model_parallel_size", "expert_tensor_parallel_size", "num_experts", "moe_router_topk"),
+        *("num_virtual_stages_per_pipeline_rank", "mtp_num_layers", "moe_layer_freq", "recompute_num_layers"),
+        *("make_vocab_size_divisible_by", "moe_ffn_hidden_size", "num_query_groups"),
+    ],
+)
+def test_sizes_that_cannot_be_calculated_with(name: str, value: object) -> None:
+    params = SMALL | {"num_experts": 4, "moe_ffn_hidden_size": 64, "pipeline_model_parallel_size": 2}
+    params |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    started = time.process_time()
+    with contextlib.suppress(EstimateError, ArgumentError):
+        found = estimate(params | {name: value}, 4, RELEASE)
+        assert 0 < found.memory_bytes < math.inf
+        assert 0 < found.parameters.total < 2**63
+    assert time.process_time() - started < 0.5
+
+
+@pytest.mark.parametrize("name", ["num_layers", "mtp_num_layers"])
+def test_layers_are_listed_up_to_a_bound(name: str) -> None:
+    with pytest.raises(EstimateError, match=f"there is no estimate for {name} above 10000"):
+        estimate(SMALL | {"position_embedding_type": "rope", name: 10**9}, 1, RELEASE)

@@ -406,6 +406,21 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
             "iteration.interleaving",
             "--global-batch-size 32 or 64",
         ),
+        *(
+            (
+                {"pipeline_model_parallel_size": 4, "num_virtual_stages_per_pipeline_rank": stages},
+                8,
+                "setup.virtual-stages",
+                f"--num-virtual-stages-per-pipeline-rank {hint}",
+            )
+            for stages, hint in ((0, "1"), ("-0", "1"), (-1, "1"), (2, "1 or 3"))
+        ),
+        (
+            {"pipeline_model_parallel_size": 4, "num_layers_per_virtual_pipeline_stage": -1},
+            8,
+            "setup.layers-per-virtual-stage",
+            "1 or more",
+        ),
     ],
 )
 def test_what_ends_a_job_after_its_arguments_are_taken(
@@ -419,6 +434,26 @@ def test_what_ends_a_job_after_its_arguments_are_taken(
     (problem,) = check(argv, world_size, release, machine=APEX, first_iteration=True)
     assert problem.rule == rule
     assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"global_batch_size": 8 * 10**307, "lr_warmup_fraction": 0.1},
+            "upstream cannot calculate with --global-batch-size 8000",
+        ),
+        ({"kv_channels": 10**308, "position_embedding_type": "rope"}, ""),
+    ],
+)
+def test_numbers_beyond_floating_point(changes: dict[str, Any], told: str) -> None:
+    argv = to_argv(STARTS | changes, "core_v0.16.1")
+    problems = check(argv, 8, "core_v0.16.1", machine=APEX, first_iteration=True)
+    assert [problem.rule for problem in problems] == (["value.calculation"] if told else [])
+    for problem in problems:
+        assert problem.message.startswith(told)
+        assert "global_batch_size" in problem.shown
+        assert problem.hint == "smaller values"
 
 
 @pytest.mark.parametrize("release", known_releases())

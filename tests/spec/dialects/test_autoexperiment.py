@@ -366,6 +366,7 @@ def test_keys_that_are_read_or_like_none_are_not_warned_of() -> None:
         ("cmd: bash run.sh\n", "is not an sbatch command"),
         ("t: 1\n", "neither termination_cmd nor termination_str"),
         ("t: 1\n", "has no template"),
+        (f"template: {'x' * 300}\n", "study.yaml:1:1: 1 job needs the script template"),
         ("termination_strr: done\n", "no key 'termination_strr', and no text here reads it (did you mean"),
         ("m: [{a: {start_condition_cmdd: x}}, {b: {q: 1}}]\n", "did you mean 'start_condition_cmd'"),
     ],
@@ -559,9 +560,15 @@ class TestFieldsOfTheTool:
         sweep = study(tmp_path, f"{STUDY}start_condition_cmd: {value}\n")
         assert sweep.jobs(sweep.points[0], cluster)[0].start is None
 
-    def test_a_flag_is_no_time(self, tmp_path: Path, cluster: ClusterProfile) -> None:
-        sweep = study(tmp_path, f"{STUDY}check_interval_secs: true\n")
-        with pytest.raises(SpecError, match="check_interval_secs is True, not a number of seconds"):
+    @pytest.mark.parametrize(
+        ("value", "shown"), [("true", "true"), (10**400, "1000"), (f"'{10**400}'", "'1000"), ("-0", "0")]
+    )
+    def test_what_is_no_time(
+        self, value: object, shown: str, tmp_path: Path, cluster: ClusterProfile
+    ) -> None:
+        sweep = study(tmp_path, f"{STUDY}check_interval_secs: {value}\n")
+        told = f":9:1: n_lr0.001: check_interval_secs is {shown}.*, not a number of seconds"
+        with pytest.raises(SpecError, match=told):
             sweep.jobs(sweep.points[0], cluster)
 
 

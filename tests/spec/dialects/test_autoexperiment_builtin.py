@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -180,8 +181,11 @@ def test_a_plain_file_has_one_warning_of_its_fields() -> None:
     [
         ("PARTITION: 'a b'", "PARTITION is 'a b', which cannot be its name"),
         ("ACCOUNT: 'x;y'", "ACCOUNT is 'x;y', which cannot be its name"),
-        ("NODES: 0", "NODES is 0, not a whole number from 1 on"),
-        ("NUM_GPUS: 0", "NUM_GPUS is 0, not a whole number from 1 on"),
+        ("NODES: 0", "NODES is 0, not a whole number from 1 to 100000000"),
+        ("NUM_GPUS: 0", "NUM_GPUS is 0, not a whole number from 1 to 100000000"),
+        (f"NODES: {10**400}", "NODES is 1000"),
+        (f"TIME: {10**400}", "TIME is 1000"),
+        (f"TIME: '{10**400}'", "TIME is '1000"),
         ("NODES: 4\nNUM_GPUS: 6", "NUM_GPUS is 6, which 4 NODES do not divide"),
         ("DISABLE_BIAS_LINEAR: true", "DISABLE_BIAS_LINEAR is True"),
         ("DISABLE_BIAS_LINEAR: '--disable-bias'", "DISABLE_BIAS_LINEAR is '--disable-bias'"),
@@ -194,6 +198,34 @@ def test_values_that_cannot_be_used_are_refused(line: str, message: str, cluster
     (problem,) = refused.value.problems
     assert message in problem.message
     assert text.splitlines()[problem.line - 1].startswith(message.split(" ", 1)[0])
+
+
+@pytest.mark.parametrize("value", [" ", "%j", "ten"])
+@pytest.mark.parametrize(
+    ("key", "old", "job", "told"),
+    [
+        ("TRAIN_ITERS", "20000", "PRETRAIN_TRAIN", "is {!r}, not a whole number"),
+        ("TRAIN_ITERS", "10000", "COOLDOWN_TRAIN", "is {!r}, not a whole number"),
+        ("ITER", "9000", "COOLDOWN_TRAIN", "starts from checkpoint {!r}, which does not exist"),
+    ],
+)
+def test_iterations_that_are_no_numbers_are_refused(
+    key: str, old: str, job: str, told: str, value: str, cluster: ClusterProfile
+) -> None:
+    text = FILE.replace(f"{key}: {old}", f"{key}: '{value}'")
+    with pytest.raises(SpecError) as refused:
+        jobs_of(text, cluster)
+    (problem,) = refused.value.problems
+    assert job in problem.message
+    assert told.format(value) in problem.message
+    assert f"{key}: '{value}'" in text.splitlines()[problem.line - 1]
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+@pytest.mark.parametrize("key", ["TRAIN_ITERS", "NUM_LAYERS", "SAVE_INTERVAL"])
+def test_numbers_of_any_length_are_read(key: str, quote: str, cluster: ClusterProfile) -> None:
+    text = re.sub(rf"^{key}: .*", f"{key}: {quote}{10**400}{quote}", PLAIN, flags=re.MULTILINE)
+    assert jobs_of(text, cluster)["job"].params[key.lower()] == 10**400
 
 
 def test_no_training_length_is_no_crash(cluster: ClusterProfile) -> None:

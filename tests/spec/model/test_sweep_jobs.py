@@ -208,6 +208,8 @@ def test_the_sweeps_own_stage_is_the_same_at_every_point(cluster: ClusterProfile
         ),
         ("slurm: {nodes: '{{ lr }}'}", "slurm.nodes is 1.5, not a whole number"),
         ("slurm: {nodes: 0}", "stages.b.slurm.nodes is 0 (expected greater than or equal to 1"),
+        (f"slurm: {{nodes: {10**400}}}", "s.yaml:11:13: stage b at point p: slurm.nodes is 1000"),
+        ("slurm: {gpus_per_node: '{{ 10**400 }}'}", "input should be less than or equal to 4294967293"),
         ("slurm: {nodes: '{{ 0 * lr }}'}", "slurm.nodes is 0.0, not a whole number"),
         ("slurm: {cpus_per_task: '{{ int(0 * lr) }}'}", "slurm.cpus_per_task is 0"),
         (

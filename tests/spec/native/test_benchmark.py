@@ -58,6 +58,8 @@ def test_one_training_at_each_point(cluster: ClusterProfile) -> None:
         ("benchmark:\n", "stages: {a: {kind: train}}\nbenchmark:\n", "benchmark stands in place of stages"),
         ("fate: oom", "fate: slow", "expect is 'slow'; it can be oom, or nothing"),
         ("theirs: 12.5", "theirs: quick", "measure.reported.step_ms is 'quick'; it must be a number"),
+        ("theirs: 12.5", "theirs: .inf", "measure.reported.step_ms is inf; it must be a number"),
+        ("theirs: 12.5", f"theirs: {10**400}", "measure.reported.step_ms is 1000"),
         ("iterations: 30", "iterations: 1", "benchmark.iterations is 1"),
         ('"seq_length"', '"seq_lenght"', "did you mean seq_length"),
     ],

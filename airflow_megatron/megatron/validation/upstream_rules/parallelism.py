@@ -53,7 +53,9 @@ def _world_hint(s: Settings) -> str:
 
 
 def _expert_model_size(s: Settings) -> int:
-    """Return the number of GPUs of one copy of the experts; 0, by which upstream divides, if a size is 0."""
+    """Return the number of GPUs of one copy of the experts; 0 if a size is 0, by which upstream divides, or less."""
+    if min(s.expert_tensor_parallel_size, s.expert_model_parallel_size) < 1:
+        return 0
     size: int = s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size
     return size
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_megatron.spec.dialects.autoexperiment.grammar import place_of
-from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.dialects.autoexperiment.grammar import place_of, value_at
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.expressions.resolution import ExpressionError
 from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.conditions import Condition
@@ -25,6 +26,7 @@ from airflow_megatron.spec.model.schema import EachCheckpointSection
 from airflow_megatron.spec.model.stage_tree import StageInstance
 from airflow_megatron.spec.native.conditions import ConditionScope, each_checkpoint_conditions
 from airflow_megatron.spec.native.jobs import each_checkpoint_paths
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +93,8 @@ KEYS_OF: Mapping[str, str] = {
 _NO_BIAS = "--disable-bias-linear"
 _CLASS_NAME = re.compile(r"(\w+?)(?:ForCausalLM|LMHeadModel)\Z")
 _CONVERT_HELPER = re.compile(r"\bconvert_helper\.sh\s+\S+\s+\S+\s+([0-9]+)\b")
-_WHOLE = re.compile(r"[-+]?[0-9]+(?:\.0+)?\Z")
+_WHOLE = re.compile(r"[-+]?[0-9]{1,4000}(?:\.0+)?\Z")  # Python reads and prints at most 4,300 digits
+_LARGEST_COUNT = 10**8
 _CONVERTS = re.compile(r"convert|eval", re.IGNORECASE)
 _EVALUATES = re.compile(r"eval", re.IGNORECASE)
 _EVALUATE = "evaluate"
@@ -202,7 +205,10 @@ def builtin_jobs(
             else None,
         )
         if instance.kind != "train" and parent is not None:
-            job = _at_each_checkpoint(job, parent, own)
+            try:
+                job = _at_each_checkpoint(job, parent, own)
+            except ExpressionError as error:
+                raise SpecError(_placed(error, parent, document)) from error
         made[instance.name] = job
     return list(made.values())
 
@@ -217,6 +223,18 @@ def _at_each_checkpoint(job: Job, parent: Job, params: Mapping[str, Any]) -> Job
     scope = ConditionScope({}, job.run_dir, job, lambda _: [])
     start, finish = each_checkpoint_conditions(section, *each_checkpoint_paths(job), parent, scope)
     return msgspec.structs.replace(job, start=start, finish=finish, start_every_attempt=True)
+
+
+def _placed(error: ExpressionError, job: Job, document: YamlDocument) -> Problem:
+    """Return a wrong argument of a job as a problem at the key that gives it."""
+    key = KEYS_OF.get(error.parameter, error.parameter)
+    message = str(error).replace(error.parameter, key, 1) if key else str(error)
+    places = [
+        path
+        for path in document.positions
+        if path and path[-1] == key and value_at(document.data, path) == job.params.get(key)
+    ]
+    return document.problem(places[-1] if places else place_of(document, key), f"{job.name}: {message}")
 
 
 def _branch_folder(params: Mapping[str, Any], head: str) -> str:
@@ -261,7 +279,7 @@ def _last_iteration(params: Mapping[str, Any]) -> int | None:
 def _typed(value: Any) -> Any:
     """Return an integer; the file's substitution may have made it text or a float."""
     if isinstance(value, str) and _WHOLE.match(value):
-        return int(float(value))
+        return int(value.partition(".")[0])
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value
@@ -355,9 +373,10 @@ def _number(params: Mapping[str, Any], key: str, default: int, document: YamlDoc
     :raises SpecError: if it is no such number
     """
     value = _typed(params.get(key, default))
-    if isinstance(value, bool) or not isinstance(value, int) or value < (1 if key in params else 0):
+    least = 1 if key in params else 0
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST_COUNT:
         hint = "TIME is minutes" if key == "TIME" else ""
-        message = f"{key} is {params[key]!r}, not a whole number from 1 on"
+        message = f"{key} is {shown_value(params[key])}, not a whole number from 1 to {_LARGEST_COUNT}"
         raise SpecError(document.problem(place_of(document, key), message, hint))
     return value
 

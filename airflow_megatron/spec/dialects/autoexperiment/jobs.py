@@ -8,6 +8,7 @@ stands still means a frozen job.
 
 from __future__ import annotations
 
+import errno
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from airflow_megatron.spec.model.jobs import Dependency, Job
 from airflow_megatron.spec.model.resources import JobResources
 from airflow_megatron.spec.model.schema import RestartSection
 from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +76,9 @@ class ScriptTemplates:
             except NamedFileError as error:
                 self._refusals[template] = f"which is not read: {error}"
             except OSError as error:
+                if error.errno == errno.ENAMETOOLONG:
+                    self._refusals[template] = "which does not exist"
+                    return None
                 message = f"cannot be read: {error.strerror}"
                 raise SpecError(Problem(str(self.path(template)), 0, 0, message)) from error
         return self._texts[template]
@@ -191,10 +196,10 @@ def check_interval(params: Mapping[str, Any]) -> float:
     value = params.get("check_interval_secs", DEFAULT_CHECK_INTERVAL_S)
     try:
         seconds = 0.0 if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"check_interval_secs is {value!r}, not a number of seconds")
+        raise ValueError(f"check_interval_secs is {shown_value(value)}, not a number of seconds")
     return seconds
 
 
