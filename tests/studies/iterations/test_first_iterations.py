@@ -23,6 +23,11 @@ RELEASES = (RELEASE, "core_v0.17.1", "core_v0.18.2", "core_v0.19.0")
 CHOSEN: dict[str, dict[str, Any]] = {
     "": {},
     "model.local-layer-norm": {"no_persist_layer_norm": False},
+    "setup.virtual-stages": {"pipeline_model_parallel_size": 2, "num_virtual_stages_per_pipeline_rank": 3},
+    "setup.layers-per-virtual-stage": {
+        "pipeline_model_parallel_size": 2,
+        "num_layers_per_virtual_pipeline_stage": -1,
+    },
     "iteration.masked-softmax-fusion": {"masked_softmax_fusion": True, "pipeline_model_parallel_size": 2},
     "iteration.query-groups": {"group_query_attention": True, "num_query_groups": 3},
     "iteration.experts-without-transformer-engine": EXPERTS,
