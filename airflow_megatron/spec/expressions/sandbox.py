@@ -89,8 +89,10 @@ def _items(length: int) -> None:
 
 
 def _size(sequence: object, times: int = 1) -> None:
+    charge_steps(1)
     if isinstance(sequence, str | bytes):
         _text(len(sequence) * times)
+        charge(sequence)
     elif isinstance(sequence, list | tuple | dict):
         items, text = nested_size(sequence, MAX_ITEMS, MAX_NESTED_TEXT)
         _items(items * max(times, 1))
@@ -98,7 +100,7 @@ def _size(sequence: object, times: int = 1) -> None:
             raise SizeError(
                 f"it makes texts of {text * times} characters; at most {MAX_NESTED_TEXT} are allowed"
             )
-    charge(sequence)
+        charge_steps(items + text // 16)
 
 
 def _number(value: int) -> None:
@@ -316,15 +318,18 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
         )
     },
     "concatenate": _concatenate,
-    "measured": _measured,
-    "processed": _processed,
     "format": _format_filter,
     "join": lambda values, separator="": _join(str(separator), values),
-    "loop_items": _loop_items,
     "replace": lambda text, old, new, count=-1: _replace(str(text), str(old), str(new), count),
     "round": _round_filter,
     "sum": _sum_filter,
 }
+_INSERTED: Final[Mapping[str, Callable[..., Any]]] = {
+    "loop_items": _loop_items,
+    "measured": _measured,
+    "processed": _processed,
+}
+"""The filters that :class:`_Bounds` inserts; they count their work themselves."""
 _STEPS_OF_A_RESULT: Final = 15
 """Steps for each item that ``map``, ``select`` and the like yield."""
 _STEPS_OF_AN_ITEM: Final = {
@@ -444,7 +449,7 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
         self.globals.clear()
         self.filters = {
             name: _charged(function, _STEPS_OF_AN_ITEM.get(name, 0)) for name, function in _FILTERS.items()
-        }
+        } | _INSERTED
         self.tests = {name: _charged(test) for name, test in TESTS.items()}
         self.settings = EvalContext(self)
 
