@@ -25,7 +25,7 @@ STEPS_EACH: Final = 500
 STEPS_OF_A_PART: Final = 5
 """Steps for each part of an expression; an operator takes about 2 µs, a constant or a name less than 0.1 µs."""
 SCALARS: Final = frozenset({int, float, bool, type(None)})
-_COLLECTIONS: Final = (
+_COLLECTIONS: Final[tuple[type, ...]] = (
     list,
     tuple,
     dict,
@@ -37,7 +37,7 @@ _COLLECTIONS: Final = (
 )
 _SMALL: Final = 64
 """Bits of a number whose arithmetic and text take no noticeable time."""
-_MANY: Final = 10_000
+_MANY: Final = 100_000
 _WIDTH: Final = re.compile(r"[%)][-#0 +]*([0-9]*)(?:\.([0-9]*))?")
 """Width and precision of a field of ``%``, behind the sign or the name in brackets."""
 
@@ -148,8 +148,10 @@ def nested_size(value: Any, most_items: int, most_text: int) -> tuple[int, int]:
         elif kinds <= SCALARS:
             text += _digits(group) if int in kinds else 0
         else:
-            text += sum(len(part) for part in group if isinstance(part, str | bytes)) + _digits(group)
-            nested = [part for part in group if isinstance(part, _COLLECTIONS)]
+            nested = list(group)
+            if not kinds <= {list, tuple}:
+                text += sum(len(part) for part in group if isinstance(part, str | bytes)) + _digits(group)
+                nested = [part for part in group if isinstance(part, _COLLECTIONS)]
             count = sum(map(len, nested))
             items += count
             if items > most_items:
