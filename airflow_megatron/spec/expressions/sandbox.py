@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import jinja2
 from jinja2 import nodes
@@ -324,7 +324,7 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "round": _round_filter,
     "sum": _sum_filter,
 }
-_INSERTED: Final[Mapping[str, Callable[..., Any]]] = {
+_INSERTED: Final[dict[str, Callable[..., Any]]] = {
     "loop_items": _loop_items,
     "measured": _measured,
     "processed": _processed,
@@ -450,7 +450,7 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
         self.filters = {
             name: _charged(function, _STEPS_OF_AN_ITEM.get(name, 0)) for name, function in _FILTERS.items()
         } | _INSERTED
-        self.tests = {name: _charged(test) for name, test in TESTS.items()}
+        self.tests = {name: _charged(cast("Callable[..., Any]", test)) for name, test in TESTS.items()}
         self.settings = EvalContext(self)
 
     def scope(self, names: Mapping[str, Any]) -> Context:
