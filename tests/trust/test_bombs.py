@@ -13,6 +13,7 @@ from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, sho
 
 from airflow_megatron.megatron.rules.nearest import divisors
 from airflow_megatron.spec.expressions import bounds
+from airflow_megatron.spec.expressions.resolution import evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +94,27 @@ EXPRESSIONS = [
         "[[[['x'*90000]*90]*90]*90]",
         "(1, a, [a, b])*90",
     ),
+    *(
+        "[" + "sum([[1]]*4900,[])==1," * 700 + "]",
+        "[" + "([[1]]*4900)|sum(start=[])==1," * 600 + "]",
+        "('%(a)s'*16000 % {'a': 'x'*90000})|length",
+        "('%999d'*9000 % ((1,)*9000))|length",
+        "('{0}'*30000).format('x'*90000)|length",
+    ),
 ]
+WORK = [
+    *("s|sort", "s|unique|list", "s|list", "s|max", "(n//m)", "n%m", "m*m", "a[1:]", "2 in a", "2 is in a"),
+    *(
+        "a|map('string')|list",
+        "{'a': 1}.keys()|sort",
+        "max(s)",
+        "n|string",
+        "n~n",
+        "[n]*9000",
+        "int('v'*99999, 32)",
+    ),
+]
+"""Operations that go through many items, characters or digits; they are repeated in loops."""
 LOOPS = [
     "{% for i in [1]*9000 %}{{ '' if ([1]*9000)|sort|sum > 0 }}{% endfor %}",
     "{% for i in [1]*9000 %}{{ '' if str([1]*9000)|length > 0 }}{% endfor %}",
@@ -158,6 +179,19 @@ def test_loops(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "study.yaml:" in errors_of(tmp_path / "study.yaml")
 
 
+@pytest.mark.parametrize("source", WORK)
+def test_work_in_loops(source: str, tmp_path: Path) -> None:
+    names = "{% set s='x'*90000 %}{% set a=[1]*9000 %}{% set n=10**1200 %}{% set m=10**600 %}"
+    body = f"{{% set c={source} %}}" * 40
+    text = f"{names}{{% for i in [1]*9000 %}}{body}{{% endfor %}}"
+    (tmp_path / "study.yaml").write_text(_native("variable", text))
+    assert "study.yaml:" in shown(tmp_path / "study.yaml")
+
+
+def test_functions_in_loops() -> None:
+    assert evaluate("{% for i in [1, 5] %}{{ max(i, 3) }}{% endfor %}", {}) == "35"
+
+
 def test_many_expensive_expressions(tmp_path: Path) -> None:
     many = "\n".join(f"  c{index}: '{{{{ ([1]*9000)|sort|sum + {index} }}}}'" for index in range(3000))
     use = NATIVE.replace("hello", '"{{ ' + " + ".join(f"c{index}" for index in range(2000)) + ' }}"')
@@ -181,6 +215,10 @@ def test_long_expressions_of_many_points(source: str, tmp_path: Path) -> None:
         ("{{ [1]*9000 | length }}", None),
         ("{{ ([1]*9000)|sum }}", "9000"),
         ("{{ sum([[1]*50]*50, [])|length }}", "2500"),
+        ("{{ ([[1], [2]]|sum(start=[]))[1] }}", "2"),
+        ("{{ [{'a': 1}, {'a': 2}]|sum(attribute='a') }}", "3"),
+        ("{{ '%5.1f_%d_%s' % (1.5, 2, 'x') }}", "  1.5_2_x"),
+        ("{{ ['b', 'a', 'a']|unique|sort|join }}", "ab"),
         ("{{ str([1, [2, 'x']]) }}", "[1, [2, 'x']]"),
         ("{{ iterations('2B', 4096, 1024) }}", "477"),
         ("{{ tokens_in(10, 2, 3) }}", "60"),
@@ -256,6 +294,13 @@ OELLM_BOMBS = [
         "${oc.mapkeyvaltmpl:" + "%k%v" * 90 + ",{" + ",".join(f"a{i}: b" for i in range(2000)) + "}}",
         "${oc.dict_merge:1,2}",
     ),
+    *(
+        "${oc.len:${oc.mapvaltmpl:${oc.eval:\"'%v'*20000\"},{a:${oc.eval:\"'a'*50000\"}}}}",
+        "${oc.len:${oc.mapkeyvaltmpl:${oc.eval:\"'%v'*50000\"},{"
+        + ",".join(f"a{index}: {'b' * 30}" for index in range(1000))
+        + "}}}",
+        "${oc.len:${oc.mapeval:[" + ",".join(["'\"a\"*900000'"] * 1000) + "]}}",
+    ),
 ]
 OELLM_PLACES = {
     "command": OELLM.replace("hello", "'@'"),
@@ -318,6 +363,12 @@ AE_BOMBS = [
         "expr(bin(10**4000))",
         "expr(range(10**9))",
     ),
+    *(
+        "\"expr(pow(int('v'*60000,32), int('v'*60000,32), int('u'*60000,32)) % 7)\"",
+        "expr(pow(10**3400,10**3400,10**3401))",
+        '"expr([' + "len(sum([[1]]*20000,[]))," * 380 + '])"',
+        '"expr(len([' + "'%10000d'*9000%((1,)*9000)," * 20 + ']))"',
+    ),
 ]
 AE_PLACES = {"key": AUTOEXPERIMENT + "bomb: @\n", "option": AUTOEXPERIMENT + "bomb: [1, @]\n"}
 
@@ -328,6 +379,27 @@ def test_autoexperiment_files(index: int, place: str, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(AE_PLACES[place].replace("@", AE_BOMBS[index]))
     (tmp_path / "job.sbatch").write_text(TEMPLATE)
     shown(tmp_path / "study.yaml")
+
+
+ALIASES = (
+    f"params: {{a: &x [{'1, ' * 990}], b: {'[' * 55}{'*x, ' * 990}{']' * 55}}}\n"
+    "stages: {a: {kind: command, command: [x]}}\n"
+)
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_aliases(times: int, tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(ALIASES)
+    text = f"name: study\npoint: only\nextends: [{', '.join(['base.yaml'] * times)}]\n"
+    (tmp_path / "study.yaml").write_text(text)
+    assert "aliases repeat more than" in errors_of(tmp_path / "study.yaml")
+
+
+def test_large_specs_that_are_extended_often(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(f"params: {{a: [{'1,' * 400_000}]}}\n")
+    text = f"{NATIVE}extends: [{', '.join(['base.yaml'] * 4)}]\n"
+    (tmp_path / "study.yaml").write_text(text)
+    assert "more than 1000000 values" in errors_of(tmp_path / "study.yaml")
 
 
 CHAINS = {

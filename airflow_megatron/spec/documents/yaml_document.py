@@ -40,10 +40,26 @@ NO_SUCH_FILE: Final = "no such file"
 MAX_TEXT: Final = 32_000_000
 """Maximum number of characters of one document."""
 MAX_NODES: Final = 1_000_000
-"""Maximum number of scalars, lists and mappings of one document, including those that aliases repeat."""
+"""Maximum number of scalars, lists and mappings that the documents of one spec hold, without those of aliases."""
+MAX_REPEATED: Final = 300_000
+"""Maximum number of scalars, lists and mappings that aliases repeat in the documents of one spec."""
+_LEVELS_OF_A_VALUE: Final = 8
+"""A value counts once for so many levels above it, because its key path takes time and memory."""
 _SHORT_VALUE: Final = 8
 MAX_DEPTH: Final = 64
 """Maximum nesting of lists and mappings."""
+
+
+@dataclass
+class ValueCount:
+    """The values of the documents of one spec.
+
+    :param written: those that the texts hold
+    :param repeated: those that aliases repeat
+    """
+
+    written: int = 0
+    repeated: int = 0
 
 
 @dataclass
@@ -58,6 +74,7 @@ class YamlDocument:
     :param sources: path → content of the other files that the document includes; a pinned sweep contains them
     :param withheld: value of an environment variable → its replacement in messages
     :param origin: the spec that includes this file; empty for a spec itself
+    :param count: the number of its values, with those of the documents read before for the same spec
     """
 
     file: str
@@ -68,6 +85,7 @@ class YamlDocument:
     sources: dict[str, str] = field(default_factory=dict)
     withheld: dict[str, str] = field(default_factory=dict)
     origin: str = ""
+    count: ValueCount = field(default_factory=ValueCount)
 
     def problem(self, path: KeyPath, message: str, hint: str = "") -> Problem:
         """Return a problem at ``path``, or at the nearest enclosing node that has a position."""
@@ -134,16 +152,18 @@ def plain_scalar(text: str) -> Any:
     return text
 
 
-def load_yaml_text(text: str, file: str) -> YamlDocument:
+def load_yaml_text(text: str, file: str, count: ValueCount | None = None) -> YamlDocument:
     """Parse one YAML document.
 
+    :param count: values of the documents read before for the same spec; those of this one are added
     :raises SpecError: if the text is not YAML, is empty, repeats a key, has a key that is not a plain scalar, or is
         too large or too deep
     """
     if len(text) > MAX_TEXT:
         raise SpecError(Problem(file, 0, 0, f"the file is longer than {MAX_TEXT} characters"))
     try:
-        root = _composed(text, file)
+        count = ValueCount() if count is None else count
+        root = _composed(text, file, count)
     except yaml.MarkedYAMLError as error:
         what = " ".join(part for part in (error.context, error.problem) if part)
         begun = error.context_mark is not None and any(of in what for of in _UNFINISHED)
@@ -157,7 +177,7 @@ def load_yaml_text(text: str, file: str) -> YamlDocument:
         raise SpecError(unreadable(file, text) or Problem(file, 1, 1, f"not valid YAML: {error}")) from error
     if root is None:
         raise SpecError(Problem(file, 1, 1, "the file is empty"))
-    document = YamlDocument(file, None, text=text)
+    document = YamlDocument(file, None, text=text, count=count)
     construction = _Construction(document)
     document.data = construction.value(root, ())
     if construction.problems:
@@ -192,9 +212,21 @@ class _Node:
     text: str = ""
     plain: bool = False
     items: list[_Node] = field(default_factory=list)
+    constructed: bool = False
 
 
-def _composed(text: str, file: str) -> _Node | None:
+def _weight(level: int) -> int:
+    return 1 + level // _LEVELS_OF_A_VALUE
+
+
+def _too_many(file: str, line: int, column: int, what: str, most: int) -> SpecError:
+    hint = (
+        f"a value below {_LEVELS_OF_A_VALUE} levels counts twice, below {2 * _LEVELS_OF_A_VALUE} three times"
+    )
+    return SpecError(Problem(file, line, column, f"{what} more than {most} values", hint))
+
+
+def _composed(text: str, file: str, count: ValueCount) -> _Node | None:
     """Return the root node of a document, None if it is empty; aliases are replaced by the nodes to which they
     refer.
     """
@@ -225,6 +257,11 @@ def _composed(text: str, file: str) -> _Node | None:
             continue
         if kind is not yaml.AliasEvent and event.anchor is not None:
             anchors[event.anchor] = node
+        is_key = bool(open_nodes) and open_nodes[-1].kind == "mapping" and not len(open_nodes[-1].items) % 2
+        if kind is not yaml.AliasEvent and not is_key:
+            count.written += _weight(len(open_nodes))
+            if count.written > MAX_NODES:
+                raise _too_many(file, *place, "the document holds", MAX_NODES)
         if open_nodes:
             open_nodes[-1].items.append(node)
         else:
@@ -295,7 +332,6 @@ class _Construction:
         self.document = document
         self.positions = document.positions
         self.problems: list[Problem] = []
-        self.nodes = 0
         self.within: list[_Node] = []
 
     def value(self, node: _Node, path: KeyPath) -> Any:
@@ -303,9 +339,11 @@ class _Construction:
 
         :raises SpecError: if aliases make the document too large or too deep
         """
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise SpecError(self._problem(node, f"the document holds more than {MAX_NODES} values"))
+        if node.constructed:
+            self.document.count.repeated += _weight(len(path))
+            if self.document.count.repeated > MAX_REPEATED:
+                raise _too_many(self.document.file, node.line, node.column, "aliases repeat", MAX_REPEATED)
+        node.constructed = True
         if path not in self.positions:
             self.positions[path] = (node.line, node.column)
         if "\0" in node.text:

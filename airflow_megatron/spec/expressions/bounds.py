@@ -8,9 +8,15 @@ number of evaluations, because a large sweep has many cheap evaluations, and an 
 
 from __future__ import annotations
 
-from typing import Any, Final
+import itertools
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_STEPS: Final = 20_000_000
 """Maximum number of steps of all expressions of a spec, about two seconds of processor time."""
@@ -18,7 +24,22 @@ STEPS_EACH: Final = 500
 """Additional steps for each evaluation."""
 STEPS_OF_A_PART: Final = 5
 """Steps for each part of an expression; an operator takes about 2 µs, a constant or a name less than 0.1 µs."""
-_SCALARS: Final = frozenset({int, float, bool, type(None)})
+SCALARS: Final = frozenset({int, float, bool, type(None)})
+_COLLECTIONS: Final[tuple[type, ...]] = (
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
+_SMALL: Final = 64
+"""Bits of a number whose arithmetic and text take no noticeable time."""
+_MANY: Final = 100_000
+_WIDTH: Final = re.compile(r"[%)][-#0 +]*([0-9]*)(?:\.([0-9]*))?")
+"""Width and precision of a field of ``%``, behind the sign or the name in brackets."""
 
 
 class TooMuchWorkError(AirflowMegatronError, ValueError):
@@ -47,7 +68,7 @@ def begin_evaluation(size: int = 0) -> None:
     :raises TooMuchWorkError: if the spec has used up its steps
     """
     _account.allowed += STEPS_EACH
-    _charge_steps(STEPS_OF_A_PART * size)
+    charge_steps(STEPS_OF_A_PART * size)
 
 
 def charge_parts(count: int) -> None:
@@ -55,7 +76,7 @@ def charge_parts(count: int) -> None:
 
     :raises TooMuchWorkError: if the spec has used up its steps
     """
-    _charge_steps(STEPS_OF_A_PART * count)
+    charge_steps(STEPS_OF_A_PART * count)
 
 
 def charge(*values: Any) -> None:
@@ -67,13 +88,43 @@ def charge(*values: Any) -> None:
     for value in values:
         if isinstance(value, str):
             steps += len(value) // 16
-        elif isinstance(value, list | tuple | dict | set | frozenset):
+        elif isinstance(value, _COLLECTIONS):
             items, text = nested_size(value, MAX_STEPS, MAX_STEPS)
             steps += items + text // 16
-    _charge_steps(steps)
+        elif isinstance(value, int):
+            steps += _steps_of_numbers(value, value)
+    charge_steps(steps)
 
 
-def _charge_steps(steps: int) -> None:
+def charge_numbers(left: Any, right: Any) -> None:
+    """Count the work of multiplying or dividing two numbers; that of small ones is part of the operator's.
+
+    :raises TooMuchWorkError: if the spec has used all its steps
+    """
+    if isinstance(left, int) and isinstance(right, int):
+        steps = _steps_of_numbers(left, right)
+        if steps:
+            charge_steps(steps)
+
+
+def charge_modular_power(exponent: Any, modulus: Any) -> None:
+    """Count the work of a power that is reduced by a modulus at each bit of the exponent.
+
+    :raises TooMuchWorkError: if the spec has used all its steps
+    """
+    if isinstance(exponent, int) and isinstance(modulus, int):
+        charge_steps(exponent.bit_length() * modulus.bit_length() ** 2 >> 15)
+
+
+def _steps_of_numbers(left: int, right: int) -> int:
+    return left.bit_length() * right.bit_length() >> 17
+
+
+def charge_steps(steps: int) -> None:
+    """Count steps.
+
+    :raises TooMuchWorkError: if the spec has used all its steps
+    """
     _account.steps += steps
     if _account.steps > _account.allowed:
         raise TooMuchWorkError("the expressions of this file take too much time together")
@@ -88,25 +139,58 @@ def nested_size(value: Any, most_items: int, most_text: int) -> tuple[int, int]:
     :param most_text: bound on the characters of all texts
     """
     items, text = 0, 0
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str | bytes):
-            text += len(item)
-            parts: list[Any] = []
-        elif isinstance(item, list | tuple | set | frozenset):
-            parts = list(item) if len(item) + items <= most_items else []
-            items += len(item)
-        elif isinstance(item, dict):
-            parts = [*item, *item.values()] if len(item) + items <= most_items else []
-            items += len(item)
-        else:
-            continue
-        kinds = set(map(type, parts))
+    groups: list[Any] = [(value,)]
+    while groups:
+        group = groups.pop()
+        kinds = set(map(type, group))
         if kinds == {str}:
-            text += sum(map(len, parts))
-        elif not kinds <= _SCALARS:
-            pending += parts
-        if items > most_items or text > most_text:
+            text += sum(map(len, group))
+        elif kinds <= SCALARS:
+            text += _digits(group) if int in kinds else 0
+        else:
+            nested = list(group)
+            if not kinds <= {list, tuple}:
+                text += sum(len(part) for part in group if isinstance(part, str | bytes)) + _digits(group)
+                nested = [part for part in group if isinstance(part, _COLLECTIONS)]
+            count = sum(map(len, nested))
+            items += count
+            if items > most_items:
+                break
+            nested += [part.values() for part in nested if isinstance(part, dict)]
+            # small ones together, for speed; large ones one after the other, without a copy
+            groups += [list(itertools.chain.from_iterable(nested))] if count <= _MANY else nested
+        if text > most_text:
             break
     return items, text
+
+
+def _digits(values: Iterable[Any]) -> int:
+    """Return the number of digits of the numbers among values, 0 if they are small on average."""
+    bits = [value.bit_length() for value in values if type(value) is int]
+    total = sum(bits)
+    return total * 3 // 10 if total > _SMALL * len(bits) else 0
+
+
+def summed(values: Iterable[Any], start: Any = 0) -> Any:
+    """Return Python's ``sum``, of lists in time that grows with the result, not with its square."""
+    values = list(values)
+    charge(values)
+    kind = type(start)
+    if kind in (list, tuple) and all(type(value) is kind for value in values):
+        return kind(itertools.chain(start, *values))
+    return sum(values, start)
+
+
+def formatted_length(text: str, values: Any) -> int:
+    """Return about how many characters ``text % values`` has at most: each field as wide as it says."""
+    length = len(text) + sum(int(size) for sizes in _WIDTH.findall(text) for size in sizes if size)
+    if isinstance(values, dict):  # any number of fields may show the same value
+        return length + text.count("%") * max(map(_shown, values.values()), default=0)
+    return length + sum(map(_shown, values if isinstance(values, tuple) else [values]))
+
+
+def _shown(value: Any) -> int:
+    if isinstance(value, float):
+        return max(1, math.frexp(value)[1] * 3 // 10)
+    items, text = nested_size(value, MAX_STEPS, MAX_STEPS)
+    return 2 * items + text

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.documents.quantities import parse_duration, parse_quantity
+from airflow_megatron.spec.expressions.bounds import summed
 from airflow_megatron.spec.expressions.file_values import file_value
 
 if TYPE_CHECKING:
@@ -240,5 +241,5 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "min": min,
     "quantity": parse_quantity,
     "str": str,
-    "sum": sum,
+    "sum": summed,
 }

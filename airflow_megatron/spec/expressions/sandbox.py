@@ -9,21 +9,31 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, Final, cast
 
 import jinja2
 from jinja2 import nodes
-from jinja2.filters import FILTERS
+from jinja2.filters import FILTERS, make_attrgetter
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
-from jinja2.utils import missing
+from jinja2.tests import TESTS
+from jinja2.utils import missing, pass_environment
 from jinja2.visitor import NodeTransformer
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import did_you_mean
-from airflow_megatron.spec.expressions.bounds import charge, charge_parts, nested_size
+from airflow_megatron.spec.expressions.bounds import (
+    SCALARS,
+    charge,
+    charge_numbers,
+    charge_parts,
+    charge_steps,
+    formatted_length,
+    nested_size,
+    summed,
+)
 from airflow_megatron.spec.expressions.functions import FUNCTIONS, bounded_round
 
 MAX_SOURCE: Final = 20_000
@@ -79,9 +89,10 @@ def _items(length: int) -> None:
 
 
 def _size(sequence: object, times: int = 1) -> None:
-    charge(sequence)
+    charge_steps(1)
     if isinstance(sequence, str | bytes):
         _text(len(sequence) * times)
+        charge(sequence)
     elif isinstance(sequence, list | tuple | dict):
         items, text = nested_size(sequence, MAX_ITEMS, MAX_NESTED_TEXT)
         _items(items * max(times, 1))
@@ -89,6 +100,12 @@ def _size(sequence: object, times: int = 1) -> None:
             raise SizeError(
                 f"it makes texts of {text * times} characters; at most {MAX_NESTED_TEXT} are allowed"
             )
+        charge_steps(items + text // 16)
+
+
+def _number(value: int) -> None:
+    if value.bit_length() > MAX_BITS:
+        raise SizeError(f"it makes a number of {value.bit_length()} bits; at most {MAX_BITS} are allowed")
 
 
 def _measured(value: Any) -> Any:
@@ -110,8 +127,7 @@ def checked_value(value: Any) -> Any:
         _text(len(value))
         return value
     if kind is int:
-        if value.bit_length() > MAX_BITS:
-            raise SizeError(f"it makes a number of {value.bit_length()} bits; at most {MAX_BITS} are allowed")
+        _number(value)
         return value
     count, pending = 0, [value]
     while pending:
@@ -125,7 +141,7 @@ def checked_value(value: Any) -> Any:
         elif isinstance(item, str):
             count += len(item) // 64
         elif isinstance(item, int):
-            checked_value(int(item))
+            _number(item)
         elif item is not None and not isinstance(item, float):
             hint = "; add | list" if isinstance(item, Iterable) else ""
             raise TypeError(f"it gives a {type(item).__name__}, not a plain value{hint}")
@@ -138,10 +154,16 @@ def _power(left: Any, right: Any) -> Any:
     return left**right
 
 
+def _quotient(left: Any, right: Any) -> Any:
+    charge_numbers(left, right)
+    return left // right
+
+
 def _times(left: Any, right: Any) -> Any:
     if isinstance(left, int) and isinstance(right, int):
         if left.bit_length() + right.bit_length() > MAX_BITS:
             raise SizeError("the product is too large")
+        charge_numbers(left, right)
     elif isinstance(right, int):
         _size(left, right)
     elif isinstance(left, int):
@@ -162,6 +184,8 @@ def _percent(left: Any, right: Any) -> Any:
         if _WIDE_FORMAT.search(left):
             raise SizeError("the format is too wide")
         _size([left, *right] if isinstance(right, tuple) else [left, right])
+        _text(formatted_length(left, right))
+    charge_numbers(left, right)
     return left % right
 
 
@@ -183,9 +207,22 @@ def _format(text: str, *args: Any, **kwargs: Any) -> str:
     if _WIDE_FORMAT.search(text) or _NESTED_FORMAT.search(text):
         raise SizeError("the format is too wide")
     _size([text, *args, *kwargs.values()])
-    made = SandboxedFormatter(environment()).vformat(text, args, kwargs)
+    made = _Formatter(environment()).vformat(text, args, kwargs)
     _text(len(made))
     return made
+
+
+class _Formatter(SandboxedFormatter):
+    """``str.format`` that stops as soon as its fields are too long together."""
+
+    length = 0
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        charge(value)
+        text = super().format_field(value, format_spec)
+        self.length += len(text)
+        _text(self.length)
+        return text
 
 
 def _concatenate(*values: object) -> str:
@@ -206,6 +243,22 @@ def _loop_items(values: Any, size: int) -> list[Any]:
 
 def _format_filter(value: str, *args: Any, **kwargs: Any) -> Any:
     return _percent(str(value), kwargs or args)
+
+
+@pass_environment
+def _sum_filter(
+    environment: jinja2.Environment, values: Iterable[Any], attribute: str | int | None = None, start: Any = 0
+) -> Any:
+    return summed(
+        values if attribute is None else map(make_attrgetter(environment, attribute), values), start
+    )
+
+
+def _processed(value: Any) -> Any:
+    """Return a value that a comparison or a slice goes through, when that work is counted."""
+    if type(value) not in SCALARS:
+        charge(value)
+    return value
 
 
 def _round_filter(value: float, precision: int = 0, method: str = "common") -> int | float:
@@ -261,33 +314,72 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
                 "last",
             ),
             *("length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select"),
-            *("selectattr", "sort", "string", "sum", "title", "trim", "unique", "upper"),
+            *("selectattr", "sort", "string", "title", "trim", "unique", "upper"),
         )
     },
     "concatenate": _concatenate,
-    "measured": _measured,
     "format": _format_filter,
     "join": lambda values, separator="": _join(str(separator), values),
-    "loop_items": _loop_items,
     "replace": lambda text, old, new, count=-1: _replace(str(text), str(old), str(new), count),
     "round": _round_filter,
+    "sum": _sum_filter,
 }
+_INSERTED: Final[dict[str, Callable[..., Any]]] = {
+    "loop_items": _loop_items,
+    "measured": _measured,
+    "processed": _processed,
+}
+"""The filters that :class:`_Bounds` inserts; they count their work themselves."""
+_STEPS_OF_A_RESULT: Final = 15
+"""Steps for each item that ``map``, ``select`` and the like yield."""
+_STEPS_OF_AN_ITEM: Final = {
+    "dictsort": 10,
+    "join": 1,
+    "list": 1,
+    "max": 10,
+    "min": 10,
+    "sort": 10,
+    "unique": 10,
+}
+"""Filter → steps for each item or character that it goes through, besides those for any value."""
 
 
-def _charged(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that counts its work before it runs."""
+def _charged(function: Callable[..., Any], steps_of_an_item: int = 0) -> Callable[..., Any]:
+    """Return a filter or test that counts its work before it runs."""
 
     @functools.wraps(function)
     def charged(*args: Any, **kwargs: Any) -> Any:
         charge(*args, *kwargs.values())
-        return function(*args, **kwargs)
+        if steps_of_an_item:
+            charge_steps(steps_of_an_item * sum(map(_length, args)))
+        return _checked_result(function(*args, **kwargs))
 
     return charged
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, Sized) and not isinstance(value, jinja2.Undefined) else 0
+
+
+def _checked_result(value: Any) -> Any:
+    """Return the result of a function or filter: a number in bounds, an iterator that counts its items."""
+    if isinstance(value, int):
+        _number(value)
+    elif isinstance(value, Iterator):
+        return _counted(value)
+    return value
+
+
+def _counted(items: Iterator[Any]) -> Iterator[Any]:
+    for item in items:
+        charge_steps(_STEPS_OF_A_RESULT)
+        yield item
 
 
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "**": _power,
     "*": _times,
+    "//": _quotient,
     "+": _plus,
     "%": _percent,
 }
@@ -355,7 +447,10 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(undefined=_Missing, autoescape=False, optimized=False)
         self.globals.clear()
-        self.filters = {name: _charged(function) for name, function in _FILTERS.items()}
+        self.filters = {
+            name: _charged(function, _STEPS_OF_AN_ITEM.get(name, 0)) for name, function in _FILTERS.items()
+        } | _INSERTED
+        self.tests = {name: _charged(cast("Callable[..., Any]", test)) for name, test in TESTS.items()}
         self.settings = EvalContext(self)
 
     def scope(self, names: Mapping[str, Any]) -> Context:
@@ -393,8 +488,9 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(__obj, jinja2.Undefined):
             __obj._fail_with_undefined_error()
         if isinstance(__obj, functools.partial) or (callable(__obj) and __obj in _CALLABLE):
+            kwargs.pop("_loop_vars", None)  # Jinja2 adds it in the body of a loop
             charge(__obj.args if isinstance(__obj, functools.partial) else None, *args, *kwargs.values())
-            return __obj(*args, **kwargs)
+            return _checked_result(__obj(*args, **kwargs))
         raise jinja2.TemplateRuntimeError(f"a {type(__obj).__name__} cannot be called")
 
 
@@ -433,7 +529,10 @@ def _check_node(node: nodes.Node) -> None:
 
 
 class _Bounds(NodeTransformer):
-    """Transformer that passes ``~``, list literals and the lists of loops through filters that check their sizes."""
+    """Transformer that passes ``~``, list literals and the lists of loops through filters that check their sizes.
+
+    What a comparison or a slice goes through is counted in the same way.
+    """
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         first, *rest = [self.visit(part) for part in node.nodes]
@@ -448,6 +547,19 @@ class _Bounds(NodeTransformer):
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
         return self._measured(node)
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _processing(node.expr)
+        for operand in node.ops:
+            operand.expr = _processing(operand.expr)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            node.node = _processing(node.node)
+        return node
+
     def _measured(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
         if all(isinstance(item, nodes.Const | nodes.Pair) for item in node.iter_child_nodes()) and not any(
@@ -461,6 +573,12 @@ class _Bounds(NodeTransformer):
         size = nodes.Const(sum(map(size_of, node.body)) + (size_of(node.test) if node.test else 0))
         node.iter = nodes.Filter(node.iter, "loop_items", [size], [], None, None, lineno=node.lineno)
         return node
+
+
+def _processing(node: nodes.Expr) -> nodes.Expr:
+    if isinstance(node, nodes.Const):
+        return node
+    return nodes.Filter(node, "processed", [], [], None, None, lineno=node.lineno)
 
 
 def size_of(node: nodes.Node) -> int:

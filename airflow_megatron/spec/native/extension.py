@@ -33,7 +33,7 @@ def extended(
     given = document.data[KEY]
     names = given if isinstance(given, list) else [given]
     chain = (*chain, str(Path(document.file)))
-    merged = YamlDocument(document.file, {}, sources=document.sources)
+    merged = YamlDocument(document.file, {}, sources=document.sources, count=document.count)
     for index, name in enumerate(names):
         place: KeyPath = (KEY, index) if isinstance(given, list) else (KEY,)
         if not isinstance(name, str):
@@ -67,7 +67,7 @@ def _loaded(
         reason = error.strerror if isinstance(error, OSError) else str(error)
         hint = getattr(error, "hint", "") or "the path is relative to this file"
         raise SpecError(document.problem(place, f"{name!r} cannot be read: {reason}", hint)) from error
-    base = load_yaml_text(text, full)
+    base = load_yaml_text(text, full, document.count)
     base.sources, base.origin = document.sources, document.origin or document.file
     base = extended(base, chain, loaded)
     if not isinstance(base.data, dict):
@@ -76,26 +76,27 @@ def _loaded(
 
 
 def _merge(target: YamlDocument, layer: YamlDocument) -> None:
-    replaced: set[KeyPath] = set()
+    replaced: list[tuple[KeyPath, Any]] = []
     target.data = _merged(target.data, layer.data, (), replaced)
-    _forget(target, replaced)
+    for place, value in replaced:
+        _forget(target, place, value)
     for place, position in layer.positions.items():
         if place:
             target.positions[place] = position
             target.files[place] = layer.files.get(place, layer.file)
 
 
-def _merged(below: Any, above: Any, path: KeyPath, replaced: set[KeyPath]) -> Any:
-    """Return the merged data; what was replaced or removed is added to ``replaced``."""
+def _merged(below: Any, above: Any, path: KeyPath, replaced: list[tuple[KeyPath, Any]]) -> Any:
+    """Return the merged data; the place and value of what was replaced or removed is added to ``replaced``."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         if path:
-            replaced.add(path)
+            replaced.append((path, below))
         return above
     result = dict(below)
     for key, value in above.items():
         if value is None and key in result:
             del result[key]
-            replaced.add((*path, key))
+            replaced.append(((*path, key), below[key]))
         elif key in result:
             result[key] = _merged(result[key], value, (*path, key), replaced)
         else:
@@ -103,11 +104,10 @@ def _merged(below: Any, above: Any, path: KeyPath, replaced: set[KeyPath]) -> An
     return result
 
 
-def _forget(target: YamlDocument, replaced: set[KeyPath]) -> None:
+def _forget(target: YamlDocument, place: KeyPath, value: Any) -> None:
     """Drop the positions of what was replaced, so that no message points at it."""
-    if not replaced:
-        return
-    for place in list(target.positions):
-        if any(place[:length] in replaced for length in range(1, len(place) + 1)):
-            del target.positions[place]
-            target.files.pop(place, None)
+    target.positions.pop(place, None)
+    target.files.pop(place, None)
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            _forget(target, (*place, key), part)

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation, charge
+from airflow_megatron.spec.expressions.bounds import (
+    TooMuchWorkError,
+    begin_evaluation,
+    charge,
+    charge_modular_power,
+    charge_numbers,
+    formatted_length,
+    summed,
+)
 from airflow_megatron.spec.foreign.interpolation.eval import COMPARISONS, UNARY
 
 if TYPE_CHECKING:
@@ -148,6 +156,7 @@ def _modulo(left: Any, right: Any) -> Any:
         _check_width(left)
         if "*" in left:
             raise RefusedExpressionError("a width taken from a value", "write the width")
+        _bound_size(formatted_length(left, right))
     return left % right
 
 
@@ -182,6 +191,14 @@ _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
 }
 
 
+def _operation(kind: type[ast.operator], left: Any, right: Any) -> Any:
+    charge_numbers(left, right)
+    result = _BINARY[kind](left, right)
+    if isinstance(result, str | list | tuple | int):
+        charge(result)
+    return result
+
+
 def _round(value: Any, digits: int | None = None) -> Any:
     if isinstance(digits, int) and abs(digits) > _MAX_WIDTH:
         raise RefusedExpressionError(f"rounding to {digits} digits", "write fewer digits")
@@ -189,7 +206,10 @@ def _round(value: Any, digits: int | None = None) -> Any:
 
 
 def _pow(base: Any, exponent: Any, modulus: Any = None) -> Any:
-    return _power(base, exponent) if modulus is None else pow(base, exponent, modulus)
+    if modulus is None:
+        return _power(base, exponent)
+    charge_modular_power(exponent, modulus)
+    return pow(base, exponent, modulus)
 
 
 def _range(*bounds: Any) -> Any:
@@ -222,7 +242,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "set": set,
     "sorted": sorted,
     "str": str,
-    "sum": sum,
+    "sum": summed,
     "tuple": tuple,
 }
 _TEXT_METHODS = frozenset(
@@ -281,7 +301,7 @@ def _evaluate(node: ast.expr) -> Any:
             return value
         case ast.BinOp(left, kind, right):
             return (
-                _BINARY[type(kind)](_evaluate(left), _evaluate(right))
+                _operation(type(kind), _evaluate(left), _evaluate(right))
                 if type(kind) in _BINARY
                 else _refuse(node)
             )
@@ -353,6 +373,7 @@ def _call(function: ast.expr, arguments: Sequence[ast.expr], keywords: Sequence[
     if isinstance(function, ast.Attribute):
         target = _evaluate(function.value)
         called = _method(target, function.attr)
+        charge(target)
     elif isinstance(function, ast.Name):
         if function.id not in _FUNCTIONS:
             if function.id in _CODE_NAMES:
@@ -369,6 +390,8 @@ def _call(function: ast.expr, arguments: Sequence[ast.expr], keywords: Sequence[
     result = called(*values, **named)
     if isinstance(result, str | list | tuple | dict | set):
         _bound_size(len(result))
+    elif isinstance(result, int):
+        _bound_bits(result.bit_length())
     return result
 
 

@@ -383,7 +383,8 @@ class Configuration:
                 _shortened(repr(value)) if isinstance(written, Literal) else "…"
                 for written, value in zip(node.arguments, arguments, strict=True)
             )
-            raise ConfigurationError(f"{node.name}({shown}): {error}") from error
+            reason = "it takes too much memory" if isinstance(error, MemoryError) else error
+            raise ConfigurationError(f"{node.name}({shown}): {reason}") from error
 
     def _context_call(self, node: Call, container: Path) -> Any:
         if node.name == "oc.timestring":

@@ -12,7 +12,15 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation, charge, nested_size
+from airflow_megatron.spec.expressions.bounds import (
+    TooMuchWorkError,
+    begin_evaluation,
+    charge,
+    charge_modular_power,
+    charge_numbers,
+    nested_size,
+    summed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,6 +79,7 @@ def _range(*bounds: int) -> list[int]:
 
 def _power(base: Any, exponent: Any, modulus: Any = None) -> Any:
     _check_power(base, exponent)
+    charge_modular_power(exponent, modulus)
     return pow(base, exponent, modulus)
 
 
@@ -78,13 +87,6 @@ def _rounded(value: Any, digits: int | None = None) -> Any:
     if digits is not None and abs(digits) > MAX_DIGITS:
         raise EvaluationError(f"round to more than {MAX_DIGITS} digits")
     return round(value, digits)
-
-
-def _summed(values: Any, start: Any = 0) -> Any:
-    if isinstance(start, list | tuple):  # each sum copies the one before
-        for _ in range(len(values) // 4):
-            charge(values)
-    return sum(values, start)
 
 
 def _joined_texts(glue: str, items: Any) -> str:
@@ -112,7 +114,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "set": frozenset,
     "sorted": sorted,
     "str": str,
-    "sum": _summed,
+    "sum": summed,
     "tuple": tuple,
 }
 
@@ -225,6 +227,7 @@ def _operation(node: ast.BinOp) -> Any:
             _check_repetition(right, left)
         case ast.MatMult():
             raise EvaluationError("@ is not allowed in oc.eval")
+    charge_numbers(left, right)
     return _BINARY[type(node.op)](left, right)
 
 
@@ -256,7 +259,6 @@ def _index(node: ast.expr) -> Any:
 
 def _call(node: ast.Call) -> Any:
     arguments = [_value(argument) for argument in node.args]
-    charge(*arguments)
     if node.keywords:
         raise EvaluationError("named arguments are not allowed in oc.eval")
     if isinstance(node.func, ast.Name):
@@ -265,6 +267,7 @@ def _call(node: ast.Call) -> Any:
             raise EvaluationError(
                 f"there is no function {node.func.id}; known: {', '.join(sorted(FUNCTIONS))}"
             )
+        charge(*arguments)
         return function(*arguments)
     if isinstance(node.func, ast.Attribute):
         owner = _value(node.func.value)
@@ -273,6 +276,7 @@ def _call(node: ast.Call) -> Any:
             raise EvaluationError(
                 f"there is no method {node.func.attr}; known, of text: {', '.join(sorted(METHODS))}"
             )
+        charge(owner, *arguments)
         return method(owner, *arguments)
     raise EvaluationError("only functions can be called in oc.eval")
 
@@ -296,8 +300,8 @@ def _bounded(value: Any) -> Any:
         raise EvaluationError("the result is too large")
     if isinstance(value, str | bytes) and len(value) > MAX_NESTED_TEXT:
         raise EvaluationError("the result is too long")
+    charge(value)
     if isinstance(value, list | tuple | dict | frozenset):
-        charge(value)
         items, text = nested_size(value, MAX_LENGTH, MAX_NESTED_TEXT)
         if items > MAX_LENGTH or text > MAX_NESTED_TEXT:
             raise EvaluationError("the result is too long")

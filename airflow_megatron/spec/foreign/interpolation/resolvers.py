@@ -14,6 +14,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.expressions.bounds import nested_size
 from airflow_megatron.spec.foreign.interpolation.eval import (
     MAX_BITS,
     MAX_LENGTH,
@@ -147,21 +148,38 @@ def _fill_each_under_key(key: str, template: str, items: list[Any]) -> list[dict
 
 
 def _fill_pairs(template: str, items: dict[str, Any]) -> list[str]:
-    texts: list[str] = []
-    for key, value in items.items():
-        _check_text(len(template) * (1 + len(str(key))) * (1 + len(str(value))) // 4)
-        texts.append(template.replace("%k", str(key)).replace("%v", str(value)))
-    return _bounded_list(texts)
+    return _bounded_list(_fill_pair(template, str(key), str(value)) for key, value in items.items())
+
+
+def _fill_pair(template: str, key: str, value: str) -> str:
+    _check_text(len(template) * (1 + len(key)) * (1 + len(value)) // 4)
+    return template.replace("%k", key).replace("%v", value)
 
 
 def _fill_values(template: str, items: dict[str, Any]) -> dict[str, str]:
-    texts = _bounded_list(template.replace("%v", str(value)) for value in items.values())
+    texts = _bounded_list(_fill_value(template, str(value)) for value in items.values())
     return dict(zip(items, texts, strict=True))
+
+
+def _fill_value(template: str, value: str) -> str:
+    _check_text(len(template) + template.count("%v") * len(value))
+    return template.replace("%v", value)
 
 
 def _fill_by_pattern(pattern: str, yes: str, no: str, items: list[Any]) -> list[str]:
     matching = line_pattern(pattern, at_beginning=True)
-    return [_fill(no if matching.search(str(item)) is None else yes, item) for item in items]
+    return _bounded_list(_fill(no if matching.search(str(item)) is None else yes, item) for item in items)
+
+
+def _evaluated_each(sources: list[Any]) -> list[Any]:
+    made: list[Any] = []
+    size = 0
+    for source in sources:
+        value = evaluate_python(str(source))
+        size += sum(nested_size(value, MAX_NESTED_TEXT, MAX_NESTED_TEXT))
+        _check_text(size)
+        made.append(value)
+    return made
 
 
 def _slurm_time(seconds: Any) -> str:
@@ -207,7 +225,7 @@ RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "oc.leq": lambda left, right: left <= right,
     "oc.lt": lambda left, right: left < right,
     "oc.mapcondtmpl": _fill_by_pattern,
-    "oc.mapeval": lambda items: [evaluate_python(str(item)) for item in items],
+    "oc.mapeval": _evaluated_each,
     "oc.mapextractkey": lambda key, items: [item[key] for item in items],
     "oc.mapkeytmpl": _fill_each_under_key,
     "oc.mapkeyvaltmpl": _fill_pairs,
