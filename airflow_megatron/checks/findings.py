@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_megatron.spec.native.profile_places import ProfilePlaces
-from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
+    from airflow_megatron.spec.native.sweep import NativeSweep
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,9 @@ class AlikeFindings:
 
     def place(self, sweep: Sweep, profile: ProfilePlaces) -> tuple[KeyPath, bool]:
         """Return the place of the value, and whether it is one in the cluster's profile."""
+        # imported here, because tasks import this module, but report nothing
+        from airflow_megatron.spec.native.sweep import NativeSweep
+
         in_profile = self._place_in_profile(sweep, profile) if isinstance(sweep, NativeSweep) else None
         return (in_profile, True) if in_profile else (self._place_in_spec(sweep), False)
 
