@@ -48,8 +48,7 @@ def refuse_rewired(sweep: SweepOutline, run_id: str, store: PinStore) -> None:
                 f"{sweep.file} starts the stage {stage!r} otherwise than run {run} does, which is under way: wait "
                 "for its end, stop it, or give the stage or the sweep another name"
             )
-        for dag_id in (sweep.name, point_dag_id(sweep.name)):
-            store.set_ended(dag_id, run)
+        _set_ended(sweep.name, run, store)
 
 
 def refuse_too_many_stages(sweep: SweepOutline, store: PinStore) -> None:
@@ -62,13 +61,18 @@ def refuse_too_many_stages(sweep: SweepOutline, store: PinStore) -> None:
         return
     for run in {run for run, _ in outlines_in_flight(sweep.name, store)}:
         if not is_under_way(sweep.name, run):
-            for dag_id in (sweep.name, point_dag_id(sweep.name)):
-                store.set_ended(dag_id, run)
+            _set_ended(sweep.name, run, store)
     if too_many_in_flight(sweep, store):
         raise AirflowFailException(
             f"the runs of {sweep.name} in progress have been planned with so many different stages that another plan "
             "would make its DAG too large: wait for their end or stop them, or give the sweep another name"
         )
+
+
+def _set_ended(sweep: str, run_id: str, store: PinStore) -> None:
+    """Record the end of a run, of the sweep or of one of its points, that Airflow has not reported."""
+    for dag_id in (sweep, point_dag_id(sweep)):
+        store.set_ended(dag_id, run_id)
 
 
 def _count(dag_id: str, run_id: str | None, states: tuple[str, ...] = ()) -> int | None:

@@ -102,12 +102,14 @@ def _jobs_of_run(root: Path, dag_id: str, run_id: str, pin: str, point: str) -> 
     :raises PinError: if the run has not stored this plan, or it cannot be read
     """
     store = PinStore(root)
-    for known in store.pins_of(dag_id, run_id):
-        plan = PinnedSweep.read(known, store)
-        if plan.sweep == sweep_of(dag_id) and pin in (known, *plan.others.values()):
-            own = plan if pin == known else PinnedSweep.read(pin, store)
-            return {job.stage: job.to_json() for job in (own.jobs_of(point) if point else own.shared_jobs())}
-    raise PinError(f"run {run_id!r} of {dag_id} has not stored the plan {pin[:16]!r}")
+    known = store.pins_of(dag_id, run_id)
+    # each plan of a sweep on several clusters names those for the other clusters
+    if pin not in known and not any(pin in PinnedSweep.read(one, store).others.values() for one in known):
+        raise PinError(f"run {run_id!r} of {dag_id} has not stored the plan {pin[:16]!r}")
+    plan = PinnedSweep.read(pin, store)
+    if plan.sweep != sweep_of(dag_id):
+        raise PinError(f"the plan {pin[:16]!r} is of {plan.sweep}, not of {sweep_of(dag_id)}")
+    return {job.stage: job.to_json() for job in (plan.jobs_of(point) if point else plan.shared_jobs())}
 
 
 def predates_pins(context: Context, store: PinStore) -> bool:
