@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,9 @@ from airflow_megatron.slurm.submission.single_job import (
 )
 
 PROGRAM = Path(__file__).resolve().parents[2] / "docker" / "local_cluster"
+QUERIES = frozenset({"squeue", "sacct", "sinfo"})
+"""Commands of Slurm that change nothing, so that they can be repeated."""
+REPEATS = 5
 
 
 class SlurmCluster:
@@ -52,11 +56,18 @@ class SlurmCluster:
         return psutil.Process(record["pid"])
 
     def slurm(self, *argv: str) -> str:
-        """Run a Slurm command locally, without SSH."""
+        """Run a Slurm command locally, without SSH.
+
+        A query is repeated if a broken pipe ends it: Slurm 22.05 does not ignore the signal, and a busy slurmctld
+        sometimes closes the connection.
+        """
         environment = {**os.environ, "SLURM_CONF": self.description["slurm_conf"], "SLURM_TIME_FORMAT": "%s"}
-        return subprocess.run(
-            argv, env=environment, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        for _ in range(REPEATS):
+            done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+            if done.returncode != -signal.SIGPIPE or argv[0] not in QUERIES:
+                break
+        done.check_returncode()
+        return done.stdout.strip()
 
     @property
     def ssh_argv(self) -> list[str]:
