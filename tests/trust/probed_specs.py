@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
+
+from processor_time import processor_limit
 
 from airflow_megatron.plan.sweep_plan import check_document, check_sweep
 from airflow_megatron.slurm.submission.job_script import JobScriptError, render_job_script
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 MOST_SECONDS = 5.0
 """Processor time that reading and planning any file may take, on a processor of usual speed."""
-USUAL_LOOP = 0.1
-"""Processor time of the loop in :func:`slowness` on such a processor."""
 
 AUTOEXPERIMENT = """\
 template: job.sbatch
@@ -50,33 +49,23 @@ stages:
 TEMPLATE = "#!/bin/bash\necho {steps}\n"
 
 
-def slowness() -> float:
-    """Return how many times slower than usual this machine is now, at least 1: memory and caches are shared."""
-    begin, total = time.process_time(), 0
-    for number in range(1_000_000):
-        total += number * number
-    return max(1.0, (time.process_time() - begin) / USUAL_LOOP)
-
-
 def shown(path: Path) -> str:
     """Return everything that lint, plan and render would show of a spec, errors included; its time is checked."""
-    begin = time.process_time()
     parts: list[str] = []
-    try:
-        sweep = load_sweep(path)
-        check_document(sweep)
-        plan = check_sweep(sweep, load_cluster("local"))
-        parts += [str(warning) for warning in plan.warnings]
-        for job in plan.jobs:
-            parts.append(json.dumps(job.to_json()))
-            try:
-                parts.append(render_job_script(job, load_cluster("local"), 1, templates_dir()))
-            except JobScriptError as error:
-                parts.append(str(error))
-    except SpecError as error:
-        parts.append(str(error))
-    seconds = time.process_time() - begin
-    assert seconds < MOST_SECONDS or seconds < MOST_SECONDS * slowness(), f"{path.name} took {seconds:.1f} s"
+    with processor_limit(MOST_SECONDS, path.name):
+        try:
+            sweep = load_sweep(path)
+            check_document(sweep)
+            plan = check_sweep(sweep, load_cluster("local"))
+            parts += [str(warning) for warning in plan.warnings]
+            for job in plan.jobs:
+                parts.append(json.dumps(job.to_json()))
+                try:
+                    parts.append(render_job_script(job, load_cluster("local"), 1, templates_dir()))
+                except JobScriptError as error:
+                    parts.append(str(error))
+        except SpecError as error:
+            parts.append(str(error))
     return "\n".join(parts)
 
 

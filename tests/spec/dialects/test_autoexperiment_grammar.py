@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from autoexperiment_harness import CONFORMANCE, as_job, expand, params_of
+from processor_time import processor_limit
 
 from airflow_megatron.spec.documents.errors import SpecError
 
@@ -201,10 +202,8 @@ def test_a_missing_field_is_named() -> None:
 
 def test_too_many_jobs_are_refused_at_once() -> None:
     text = "".join(f"k{number}: [1,2,3,4,5,6,7,8,9,10]\n" for number in range(12))
-    started = time.process_time()
-    with pytest.raises(SpecError, match=r"1,000,000,000,000 jobs"):
+    with processor_limit(1), pytest.raises(SpecError, match=r"1,000,000,000,000 jobs"):
         expand(as_job(f"{text}name: n"))
-    assert time.process_time() - started < 1
 
 
 def test_alias_bombs_and_deep_nesting_are_refused_at_once() -> None:
@@ -212,16 +211,15 @@ def test_alias_bombs_and_deep_nesting_are_refused_at_once() -> None:
         f"{chr(98 + level)}: &{chr(98 + level)} [{','.join([f'*{chr(97 + level)}'] * 10)}]\n"
         for level in range(9)
     )
-    started = time.process_time()
-    for text in (
-        bomb,
-        "a: " + "[" * 50_000,
-        "a: &a {b: *a}",
-        "\n".join(" " * depth + "a:" for depth in range(500)),
-    ):
-        with pytest.raises(SpecError):
-            expand(text)
-    assert time.process_time() - started < 5
+    with processor_limit(5):
+        for text in (
+            bomb,
+            "a: " + "[" * 50_000,
+            "a: &a {b: *a}",
+            "\n".join(" " * depth + "a:" for depth in range(500)),
+        ):
+            with pytest.raises(SpecError):
+                expand(text)
 
 
 def test_expansion_is_quick() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from processor_time import processor_limit
 
 from airflow_megatron.spec.dialects.oellm import dialect as oellm
 from airflow_megatron.spec.dialects.recognition import is_oellm
@@ -469,10 +469,9 @@ def test_other_documents_are_not_recognised(data: Any) -> None:
 def test_ten_thousand_points_are_quick(cluster: ClusterProfile) -> None:
     numbers = ", ".join(str(number) for number in range(1, 101))
     groups = f"[{{backend.megatron.lr: [{numbers}]}}, {{backend.megatron.global_batch_size: [{numbers}]}}]"
-    begin = time.process_time()
-    loaded = sweep(f"sweep: {{type: product, groups: {groups}}}")
-    assert len(loaded.points) == 10_000
-    assert time.process_time() - begin < 5
+    with processor_limit(5):
+        loaded = sweep(f"sweep: {{type: product, groups: {groups}}}")
+        assert len(loaded.points) == 10_000
 
 
 def test_folder_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

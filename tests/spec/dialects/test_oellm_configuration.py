@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processor_time import processor_limit
 
 from airflow_megatron.spec.foreign.interpolation.configuration import (
     Configuration,
@@ -107,10 +107,8 @@ def test_parameters_are_set_as_overrides() -> None:
     ],
 )
 def test_dangerous_expressions_are_refused_at_once(text: str) -> None:
-    begin = time.process_time()
-    with pytest.raises(EvaluationError):
+    with processor_limit(1), pytest.raises(EvaluationError):
         evaluate_python(text)
-    assert time.process_time() - begin < 1
 
 
 @pytest.mark.parametrize("operator", ["", ","])
@@ -122,10 +120,8 @@ def test_texts_and_lists_that_double_are_bounded(operator: str) -> None:
         data[f"v{number}"] = f"${{oc.dict_merge:{{k: {text}}}}}" if operator else text
         if operator:
             data[f"v{number}"] = [f"${{v{number - 1}}}", f"${{v{number - 1}}}"]
-    begin = time.process_time()
-    with pytest.raises(ConfigurationError, match="more than"):
+    with processor_limit(5), pytest.raises(ConfigurationError, match="more than"):
         configuration(data).get("v54")
-    assert time.process_time() - begin < 5
 
 
 @pytest.mark.slow
