@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from work_groups import GroupScheduling, in_order
 
+from airflow_megatron.spec.expressions.bounds import begin_spec
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 if TYPE_CHECKING:
@@ -88,6 +89,12 @@ def umask() -> Iterator[None]:
     os.umask(_UMASK)
     yield
     os.umask(_UMASK)
+
+
+@pytest.fixture(autouse=True)
+def account() -> None:
+    """Reset the steps of expressions: the tests of a process are not one spec."""
+    begin_spec()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.notices.notice import Notice
 from airflow_megatron.notices.notice_files import NoticePathError, notice_path_parts
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.expressions.bounds import begin_spec
 from airflow_megatron.spec.expressions.resolution import (
     ExpressionError,
     attribute_names,
@@ -149,6 +150,7 @@ def rendered_arguments(path: str, arguments: Mapping[str, Any], notice: Notice) 
     :raises NotifierError: for arguments that are not allowed
     :raises ExpressionError: if an expression fails
     """
+    begin_spec()
     for error in argument_errors(path, arguments):
         raise error
     rendered = evaluate_tree(dict(arguments), {"notice": notice.to_json()})

@@ -199,6 +199,12 @@ def test_many_expensive_expressions(tmp_path: Path) -> None:
     assert "study.yaml:" in shown(tmp_path / "study.yaml")
 
 
+def test_many_different_expressions_are_compiled(tmp_path: Path) -> None:
+    params = "".join(f"  v{index}: '{{{{ [{'1+1,' * 4_000}{index}] }}}}'\n" for index in range(40))
+    (tmp_path / "study.yaml").write_text(f"{NATIVE}params:\n{params}")
+    assert "take too much time together" in errors_of(tmp_path / "study.yaml")
+
+
 @pytest.mark.parametrize("source", ["[" + "1+1," * 4_000 + "]", "[" + "1*1," * 4_000 + "]"])
 def test_long_expressions_of_many_points(source: str, tmp_path: Path) -> None:
     axes = ", ".join(f"a{index}: {list(range(20))}" for index in range(2))

@@ -19,6 +19,7 @@ from airflow_megatron.notices.notice_files import NoticePathError, append_line
 from airflow_megatron.notices.notifier_classes import NotifierError, notifier_class, rendered_arguments
 from airflow_megatron.notifications.json_lines import JsonLinesNotifier
 from airflow_megatron.notifications.notices import NoticeCallback, send
+from airflow_megatron.spec.expressions import bounds
 from airflow_megatron.spec.model.schema import NotifySection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -145,6 +146,15 @@ def test_expressions_read_the_notice_only(expression: str, path: str, argument: 
         assert SECRET not in str(caught[0])
         if expression in AIRFLOWS:
             assert refusals(path, arguments)
+
+
+def test_each_notice_has_its_own_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that sends notices for months does not run out of steps."""
+    monkeypatch.setattr(bounds, "MAX_STEPS", 20_000)
+    for number in range(30):
+        arguments = {"path": "x.jsonl", "message": f"{{{{ notice.text }}}} {number}"}
+        rendered = rendered_arguments(OWN, arguments, Notice("report", "n", "r"))
+        assert rendered["message"].endswith(f" {number}")
 
 
 @pytest.mark.parametrize("depth", range(1, 6))

@@ -726,6 +726,22 @@ FIXES: Final = (
     ),
     Fix(
         "M1",
+        "compilation of expressions",
+        "spec/expressions/resolution.py",
+        "        charge_compilation(tokens_of(source))\n",
+        "",
+        (f"{BOMBS}::test_many_different_expressions_are_compiled",),
+    ),
+    Fix(
+        "M1",
+        "constant folding, which takes cubic time",
+        "spec/expressions/sandbox.py",
+        "    generator.optimizer = None\n",
+        "",
+        ("spec/expressions/test_bounds.py::test_names_of_long_expressions_are_found_at_once",),
+    ),
+    Fix(
+        "M1",
         "work of long expressions",
         "spec/expressions/resolution.py",
         "begin_evaluation(expression.size)",

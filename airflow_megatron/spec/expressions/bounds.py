@@ -24,6 +24,10 @@ STEPS_EACH: Final = 500
 """Additional steps for each evaluation."""
 STEPS_OF_A_PART: Final = 5
 """Steps for each part of an expression; an operator takes about 2 µs, a constant or a name less than 0.1 µs."""
+STEPS_OF_A_TEMPLATE: Final = 2_000
+"""Steps to compile a template string, in addition to those of its tokens."""
+STEPS_OF_A_TOKEN: Final = 250
+"""Steps to compile a token, about 25 µs."""
 SCALARS: Final = frozenset({int, float, bool, type(None)})
 _COLLECTIONS: Final[tuple[type, ...]] = (
     list,
@@ -57,7 +61,7 @@ _account = _Account()
 
 
 def begin_spec() -> None:
-    """Reset the account for another spec."""
+    """Reset the account for another spec, or for expressions that are evaluated later."""
     _account.steps, _account.allowed = 0, MAX_STEPS
 
 
@@ -69,6 +73,15 @@ def begin_evaluation(size: int = 0) -> None:
     """
     _account.allowed += STEPS_EACH
     charge_steps(STEPS_OF_A_PART * size)
+
+
+def charge_compilation(tokens: int) -> None:
+    """Count the work of parsing and compiling a template string.
+
+    :param tokens: its names, constants, operators and brackets
+    :raises TooMuchWorkError: if the spec has used up its steps
+    """
+    charge_steps(STEPS_OF_A_TEMPLATE + STEPS_OF_A_TOKEN * tokens)
 
 
 def charge_parts(count: int) -> None:

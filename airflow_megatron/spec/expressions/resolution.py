@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
-import jinja2.meta
 import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import did_you_mean, near_names, suggestion
 from airflow_megatron.spec.documents.shipped_files import shipped
-from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation
+from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation, charge_compilation
 from airflow_megatron.spec.expressions.functions import FUNCTIONS
 from airflow_megatron.spec.expressions.sandbox import (
     SizeError,
@@ -29,7 +28,9 @@ from airflow_megatron.spec.expressions.sandbox import (
     checked_value,
     environment,
     joined,
+    names_of,
     size_of,
+    tokens_of,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Expression:
     def __init__(self, source: str, tree: jinja2.nodes.Template) -> None:
         self.source = source
         self.tree = tree
-        self.names = frozenset(jinja2.meta.find_undeclared_variables(tree))
+        self.names = names_of(tree)
         """The variables that it reads."""
         self.size = size_of(tree)
         """Its parts, those in loops once."""
@@ -142,10 +143,14 @@ _OPERATORS: Final = {
 def compile_expression(source: str) -> Expression:
     """Compile a template string; results are cached.
 
-    :raises ExpressionError: on a syntax error, or for a construct that expressions may not use
+    :raises ExpressionError: on a syntax error, for a construct that expressions may not use, or if the spec has used
+        up its steps
     """
     try:
+        charge_compilation(tokens_of(source))
         return Expression(source, checked_template(source))
+    except TooMuchWorkError as error:
+        raise ExpressionError(f"{_shown(source)}: {error}") from error
     except jinja2.TemplateError as error:
         message = _syntax_message(error.message or "", source)
         raise ExpressionError(f"{_shown(source)} is not a valid expression: {message}") from error

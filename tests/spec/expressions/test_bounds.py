@@ -10,6 +10,7 @@ from processor_time import processor_limit
 from airflow_megatron.spec.documents import yaml_document
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_text
+from airflow_megatron.spec.expressions import bounds
 from airflow_megatron.spec.expressions.resolution import (
     ExpressionError,
     compile_expression,
@@ -105,6 +106,25 @@ def test_what_stays_possible(source: str, value: object) -> None:
             evaluate(source, NAMES)
     else:
         assert evaluate(source, NAMES) == value
+
+
+@pytest.mark.parametrize("operator", ["+", "*", "-", "//", "~", " and ", "|", "=="])
+def test_names_of_long_expressions_are_found_at_once(operator: str) -> None:
+    with processor_limit(0.3):
+        found = compile_expression(
+            "{{ " + operator.join(["x"] + ["list" if operator == "|" else "1"] * 230) + " }}"
+        )
+    assert found.names == {"x"}
+
+
+def test_compilation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = bounds.STEPS_OF_A_TEMPLATE + 5 * bounds.STEPS_OF_A_TOKEN
+    monkeypatch.setattr(bounds._account, "allowed", 50 * each)
+    for number in range(50):
+        compile_expression(f"{{{{ compiled + {number} }}}}")
+    with pytest.raises(ExpressionError, match="too much time together"):
+        compile_expression("{{ compiled + 50 }}")
+    compile_expression("{{ compiled + 1 }}")
 
 
 def test_doubling_through_references() -> None:
