@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from work_groups import GroupScheduling, in_order
 
+from airflow_megatron.spec.documents.errors import begin_hints
 from airflow_megatron.spec.expressions.bounds import begin_spec
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
@@ -92,9 +93,10 @@ def umask() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def account() -> None:
-    """Reset the steps of expressions: the tests of a process are not one spec."""
+def accounts() -> None:
+    """Reset the bounds on the work of a spec: the tests of a process are not one spec."""
     begin_spec()
+    begin_hints()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.spec.dialects.recognition import likely_meant
 from airflow_megatron.spec.dialects.registry import dialect_sweep
-from airflow_megatron.spec.documents.errors import Problem, SpecError, near_names, suggestion
+from airflow_megatron.spec.documents.errors import Problem, SpecError, begin_hints, near_names, suggestion
 from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
 from airflow_megatron.spec.expressions.bounds import begin_spec
 from airflow_megatron.spec.foreign.sidecar import NO_SPEC, is_sidecar, refuse_sidecar, sidecar_owners
@@ -60,6 +60,7 @@ def _sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep:
     if is_sidecar(Path(document.file)):
         raise SpecError(document.problem((), *NO_SPEC))
     begin_spec()
+    begin_hints()
     document, settings = extended(document), list(settings)
     sweep = dialect_sweep(document, settings)
     if sweep is None:

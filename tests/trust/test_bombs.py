@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import probed_specs
 import pytest
-from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
+from probed_specs import AUTOEXPERIMENT, MOST_SECONDS, NATIVE, OELLM, TEMPLATE, errors_of, shown
+from processor_time import processor_limit
 
 from airflow_megatron.megatron.rules.nearest import divisors
 from airflow_megatron.spec.expressions import bounds
@@ -115,6 +116,16 @@ WORK = [
     ),
 ]
 """Operations that go through many items, characters or digits; they are repeated in loops."""
+TRAINING = """\
+name: study
+cluster: local
+trainer: megatron_core
+point: only
+stages:
+  run:
+    kind: train
+    slurm: {time: 10m}
+"""
 LOOPS = [
     "{% for i in [1]*9000 %}{{ '' if ([1]*9000)|sort|sum > 0 }}{% endfor %}",
     "{% for i in [1]*9000 %}{{ '' if str([1]*9000)|length > 0 }}{% endfor %}",
@@ -197,6 +208,30 @@ def test_many_expensive_expressions(tmp_path: Path) -> None:
     use = NATIVE.replace("hello", '"{{ ' + " + ".join(f"c{index}" for index in range(2000)) + ' }}"')
     (tmp_path / "study.yaml").write_text(f"{use}params:\n{many}\n")
     assert "study.yaml:" in shown(tmp_path / "study.yaml")
+
+
+WRONG_NAMES = {
+    "keys": NATIVE + "".join(f"xkey{index}: 1\n" for index in range(30_000)),
+    "keys of a stage": NATIVE + "".join(f"    xkey{index}: 1\n" for index in range(30_000)),
+    "arguments": TRAINING
+    + "megatron: {"
+    + ", ".join(f"num_layerz{index}: 1" for index in range(30_000))
+    + "}\n",
+    "expressions": NATIVE
+    + "params:\n"
+    + "".join(f"  p{index}: '{{{{ q{index} }}}}'\n" for index in range(30_000)),
+    "fields": AUTOEXPERIMENT + "".join(f"k{index}: '{{foo{index}}}'\n" for index in range(20_000)),
+    "interpolations": OELLM + "".join(f"k{index}: ${{kk{index}}}\n" for index in range(20_000)),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_NAMES)
+def test_many_wrong_names(what: str, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(WRONG_NAMES[what])
+    (tmp_path / "job.sbatch").write_text(TEMPLATE)
+    with processor_limit(MOST_SECONDS):
+        text = errors_of(tmp_path / "study.yaml")
+    assert len(text.splitlines()) <= 501
 
 
 def test_many_different_expressions_are_compiled(tmp_path: Path) -> None:

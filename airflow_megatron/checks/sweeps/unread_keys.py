@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.arguments.tables import argument_table, canonical
 from airflow_megatron.megatron.trainers.trainer import trainer_called
-from airflow_megatron.spec.documents.errors import did_you_mean, suggestion
+from airflow_megatron.spec.documents.errors import MOST_PROBLEMS, did_you_mean, suggestion
 from airflow_megatron.spec.documents.list_texts import key_in_place_of_value
 from airflow_megatron.spec.expressions.resolution import template_names
 from airflow_megatron.spec.model.schema import SlurmSection, SweepSpecSection
@@ -29,11 +30,15 @@ def unknown_arguments(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]
     spec = sweep.spec
     sections: list[tuple[KeyPath, Iterable[str]]] = [(("megatron",), spec.megatron)]
     sections += [(("stages", name, "megatron"), stage.megatron) for name, stage in spec.stages.items()]
-    return [
-        sweep.document.problem((*path, name), *_unknown_argument(name, table, spec))
+    unknown = (
+        (*path, name)
         for path, names in sections
         for name in names
         if table.get(name) is None or name != canonical(name)
+    )
+    return [
+        sweep.document.problem(path, *_unknown_argument(str(path[-1]), table, spec))
+        for path in itertools.islice(unknown, MOST_PROBLEMS + 1)
     ]
 
 

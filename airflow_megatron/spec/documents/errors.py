@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.trust.plain_text import LONGEST_LINE, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+
+MOST_PROBLEMS: Final = 500
+"""Maximum number of problems of one error: a file may have a mistake in each of its lines."""
+MOST_COMPARISONS: Final = 200_000
+"""Maximum number of names that the hints of one spec compare with wrong ones, about two seconds of processor time."""
 
 
 @dataclass(frozen=True, order=True)
@@ -59,30 +65,47 @@ def _cut(text: str) -> str:
 
 
 class SpecError(AirflowMegatronError, ValueError):
-    """An invalid document, with every problem found, not only the first.
+    """An invalid document, with every problem found, not only the first; of many, with the first ones.
 
     :param problems: the problems, at least one
     """
 
     def __init__(self, problems: Problem | Sequence[Problem]) -> None:
-        self.problems: tuple[Problem, ...] = (
-            (problems,) if isinstance(problems, Problem) else tuple(sorted(set(problems)))
-        )
+        found = [problems] if isinstance(problems, Problem) else sorted(set(problems))
+        if len(found) > MOST_PROBLEMS:
+            del found[MOST_PROBLEMS:]
+            more = f"there are more than {MOST_PROBLEMS} errors; the others are not shown"
+            found.append(Problem(found[-1].file, 0, 0, more, "correct those above first"))
+        self.problems: tuple[Problem, ...] = tuple(found)
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class _Hints:
+    """The names that the hints of the current spec of this process have compared."""
+
+    comparisons = 0
+
+
+def begin_hints() -> None:
+    """Reset the count of comparisons for another spec."""
+    _Hints.comparisons = 0
 
 
 def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float = 0.6) -> list[str]:
     """Return the known names that look like a word, best first.
 
     Names that differ from it only in separators and capitals come alone. Where none looks like it, those that do in
-    small letters.
+    small letters. A spec with very many wrong names gets no more of them.
 
     :param word: the written word
     :param known: the known names
     :param limit: maximum number of names
     :param alike: minimum similarity, 0 to 1 (``difflib.SequenceMatcher.ratio``)
     """
+    if _Hints.comparisons > MOST_COMPARISONS:
+        return []
     names = [str(name) for name in known]
+    _Hints.comparisons += len(names)
     plain = _plain(word)
     if same := [name for name in names if name != word and _plain(name) == plain]:
         return same[:limit]

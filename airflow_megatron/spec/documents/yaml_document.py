@@ -86,6 +86,15 @@ class YamlDocument:
     withheld: dict[str, str] = field(default_factory=dict)
     origin: str = ""
     count: ValueCount = field(default_factory=ValueCount)
+    _last: dict[tuple[type, Any], KeyPath] = field(default_factory=dict, repr=False, compare=False)
+    _indexed: int = field(default=0, repr=False, compare=False)
+
+    def last_place(self, key: Any) -> KeyPath:
+        """Return the place of the last node whose key is ``key``, empty if there is none."""
+        if self._indexed != len(self.positions):
+            self._last = {(type(path[-1]), path[-1]): path for path in self.positions if path}
+            self._indexed = len(self.positions)
+        return self._last.get((type(key), key), ())
 
     def problem(self, path: KeyPath, message: str, hint: str = "") -> Problem:
         """Return a problem at ``path``, or at the nearest enclosing node that has a position."""

@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from airflow_megatron.spec.documents.errors import (
+    MOST_PROBLEMS,
     Problem,
     SpecError,
     did_you_mean,
@@ -1148,7 +1149,7 @@ def validate(section: type[SectionT], document: YamlDocument) -> SectionT:
 
 
 def _problems(error: ValidationError, document: YamlDocument, section: type[Strict]) -> Iterator[Problem]:
-    details = error.errors(include_url=False)
+    details = error.errors(include_url=False)[: MOST_PROBLEMS + 1]
     paths = [
         _document_path((*detail["loc"], *detail.get("ctx", {}).get("entry", ())), document)
         for detail in details

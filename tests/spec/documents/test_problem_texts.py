@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.errors import (
+    MOST_COMPARISONS,
+    MOST_PROBLEMS,
+    Problem,
+    SpecError,
+    begin_hints,
+    near_names,
+)
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\nother.yaml:1:1: fine \u202e"
@@ -49,3 +56,22 @@ def test_a_character_that_yaml_forbids_has_a_place(language: str, character: str
     (problem,) = refused.value.problems
     assert (problem.line, problem.column) == (language.count("\n") + 2, 5)
     assert "a character that cannot stand in a file" in problem.message
+
+
+def test_the_first_of_many_errors_are_shown() -> None:
+    found = [Problem("a.yaml", line, 1, "wrong") for line in range(MOST_PROBLEMS + 9, 0, -1)]
+    shown = SpecError(found).problems
+    assert [problem.line for problem in shown] == [*range(1, MOST_PROBLEMS + 1), 0]
+    assert str(shown[-1]) == (
+        "a.yaml: there are more than 500 errors; the others are not shown (correct those above first)"
+    )
+    assert len(SpecError(found[:MOST_PROBLEMS]).problems) == MOST_PROBLEMS
+
+
+def test_a_spec_with_very_many_wrong_names_gets_no_more_hints() -> None:
+    names = [f"name{index}" for index in range(1_000)]
+    found = [near_names("nam5", names) for _ in range(MOST_COMPARISONS // len(names) + 2)]
+    assert found[0]
+    assert not found[-1]
+    begin_hints()
+    assert near_names("nam5", names)

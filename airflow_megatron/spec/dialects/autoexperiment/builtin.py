@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_megatron.spec.dialects.autoexperiment.grammar import place_of, value_at
+from airflow_megatron.spec.dialects.autoexperiment.grammar import value_at
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.expressions.resolution import ExpressionError
 from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
@@ -234,7 +234,7 @@ def _placed(error: ExpressionError, job: Job, document: YamlDocument) -> Problem
         for path in document.positions
         if path and path[-1] == key and value_at(document.data, path) == job.params.get(key)
     ]
-    return document.problem(places[-1] if places else place_of(document, key), f"{job.name}: {message}")
+    return document.problem(places[-1] if places else document.last_place(key), f"{job.name}: {message}")
 
 
 def _branch_folder(params: Mapping[str, Any], head: str) -> str:
@@ -264,7 +264,7 @@ def _start_iteration(
         return value
     raise SpecError(
         document.problem(
-            place_of(document, "ITER"),
+            document.last_place("ITER"),
             f"{params['name']} starts from checkpoint {value!r}, which does not exist",
             "choose a smaller SAVE_INTERVAL or leave this budget out",
         )
@@ -314,7 +314,7 @@ def _without_bias(params: Mapping[str, Any], document: YamlDocument) -> bool:
     if str(given).strip() not in ("", _NO_BIAS):
         raise SpecError(
             document.problem(
-                place_of(document, "DISABLE_BIAS_LINEAR"),
+                document.last_place("DISABLE_BIAS_LINEAR"),
                 f"DISABLE_BIAS_LINEAR is {given!r}",
                 f'write "{_NO_BIAS}", or "" for biases',
             )
@@ -353,7 +353,7 @@ def _slurm(params: Mapping[str, Any], kind: StageKindName, document: YamlDocumen
     if train and gpus and gpus % nodes:
         raise SpecError(
             document.problem(
-                place_of(document, "NUM_GPUS"),
+                document.last_place("NUM_GPUS"),
                 f"NUM_GPUS is {gpus}, which {nodes} NODES do not divide",
                 "NUM_GPUS counts the GPUs of all nodes",
             )
@@ -377,7 +377,7 @@ def _number(params: Mapping[str, Any], key: str, default: int, document: YamlDoc
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST_COUNT:
         hint = "TIME is minutes" if key == "TIME" else ""
         message = f"{key} is {shown_value(params[key])}, not a whole number from 1 to {_LARGEST_COUNT}"
-        raise SpecError(document.problem(place_of(document, key), message, hint))
+        raise SpecError(document.problem(document.last_place(key), message, hint))
     return value
 
 
@@ -390,6 +390,6 @@ def _word(params: Mapping[str, Any], key: str, document: YamlDocument) -> str | 
     if value and not re.fullmatch(r"[A-Za-z0-9_.,-]+", value):
         message = f"{key} is {value!r}, which cannot be its name"
         raise SpecError(
-            document.problem(place_of(document, key), message, "use letters, digits, '_', '.' and '-'")
+            document.problem(document.last_place(key), message, "use letters, digits, '_', '.' and '-'")
         )
     return value or None

@@ -19,7 +19,7 @@ from airflow_megatron.spec.dialects.autoexperiment.builtin import (
     builtin_tree,
 )
 from airflow_megatron.spec.dialects.autoexperiment.expansion import expand_document
-from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, place_of, value_at
+from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, value_at
 from airflow_megatron.spec.dialects.autoexperiment.jobs import BUILTIN, ScriptTemplates, script_job
 from airflow_megatron.spec.dialects.autoexperiment.points import Outline, points_of
 from airflow_megatron.spec.dialects.autoexperiment.references import load_autoexperiment_yaml
@@ -173,7 +173,7 @@ class AutoExperimentSweep(ForeignSweep):
             except ValueError as error:
                 key = str(error).split(" ", 1)[0]
                 raise SpecError(
-                    self.document.problem(place_of(self.document, key), f"{own['name']}: {error}")
+                    self.document.problem(self.document.last_place(key), f"{own['name']}: {error}")
                 ) from error
         return list(made.values())
 
@@ -202,7 +202,7 @@ class AutoExperimentSweep(ForeignSweep):
             if not str(params["name"]).isprintable():
                 message = f"name gives a job the name {str(params['name'])[:200]!r}, with a control character"
                 hint = "use letters, digits, '_', '-', '.', '='"
-                raise SpecError(self.document.problem(place_of(self.document, "name"), message, hint))
+                raise SpecError(self.document.problem(self.document.last_place("name"), message, hint))
 
     def _check_run_dir(self, given: str, run_dir: str, cluster: ClusterProfile) -> None:
         """Refuse a relative RUN_DIR that leaves the directory of the runs; an absolute one is used unchanged.
@@ -214,7 +214,7 @@ class AutoExperimentSweep(ForeignSweep):
         escapes = ".." in given.split("/") if given.startswith("/") else not inside.startswith(f"{root}/")
         if escapes:
             message = f"RUN_DIR {given!r} leaves the run root {root}"
-            place = place_of(self.document, "RUN_DIR")
+            place = self.document.last_place("RUN_DIR")
             raise SpecError(
                 self.document.problem(place, message, "write a path below it, or an absolute one")
             )
@@ -236,7 +236,7 @@ class AutoExperimentSweep(ForeignSweep):
 
     def place_of(self, stage: str, name: str) -> KeyPath:
         """Return the place of a key in the file, or of the key that gives an argument of this project's own scripts."""
-        return place_of(self.document, name) or place_of(self.document, KEYS_OF.get(name, name))
+        return self.document.last_place(name) or self.document.last_place(KEYS_OF.get(name, name))
 
     def missing_templates(self) -> list[Problem]:
         """Return the missing script templates; jobs that need them cannot be submitted."""
@@ -298,7 +298,7 @@ class AutoExperimentSweep(ForeignSweep):
         if not self.builtin:
             return
         for keys, why in _NOT_OF_BUILTIN:
-            places = [(key, place) for key in keys if (place := place_of(self.document, key))]
+            places = [(key, place) for key in keys if (place := self.document.last_place(key))]
             if places:
                 names = ", ".join(key for key, _ in places)
                 yield self.document.problem(places[0][1], f"{names}: template: {BUILTIN} {why}")

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, place_of
+from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes
 from airflow_megatron.spec.dialects.autoexperiment.resolution import (
     EndlessError,
     RefusedValueError,
@@ -128,14 +128,14 @@ class _Expander:
         except EndlessError as error:
             raise SpecError(
                 [
-                    self.document.problem(place_of(self.document, key), str(error), "use another key")
+                    self.document.problem(self.document.last_place(key), str(error), "use another key")
                     for key in error.keys
                 ]
             ) from error
         except RefusedValueError as error:
             raise SpecError(
                 self.document.problem(
-                    place_of(self.document, error.key), f"{error.key}: {error.cause}", error.cause.hint
+                    self.document.last_place(error.key), f"{error.key}: {error.cause}", error.cause.hint
                 )
             ) from error
 
@@ -151,7 +151,7 @@ class _Expander:
         for key in sorted(job.params.keys() - {*OWN_KEYS}):
             if near := near_key(key, missing, 0.75):
                 return self.document.problem(
-                    place_of(self.document, key), f"{message}; there is {key!r}", near
+                    self.document.last_place(key), f"{message}; there is {key!r}", near
                 )
         return self.document.problem((), message, f"every job needs {', '.join(AUTOEXPERIMENT_KEYS)}")
 
@@ -172,7 +172,7 @@ class _Expander:
             more = " …" if len(self.repeated) > 5 else ""
             raise SpecError(
                 self.document.problem(
-                    place_of(self.document, "name"),
+                    self.document.last_place("name"),
                     f"job names must be unique; given more than once: {shown}{more}",
                     self._missing_in_name(),
                 )
@@ -191,7 +191,7 @@ class _Expander:
         missing = next((name for name in names_read(text) if name not in params), "")
         hint = did_you_mean(missing, params) or f"give {missing} a value" if missing else "correct its value"
         message = f"{key} stays {text!r}, so jobs have the same name: {self.unresolved[key][1]}"
-        return self.document.problem(place_of(self.document, key), message, hint)
+        return self.document.problem(self.document.last_place(key), message, hint)
 
     def _missing_in_name(self) -> str:
         """Return a hint that gives the first two jobs with one name different names."""

@@ -242,7 +242,7 @@ def _check_keys(flats: Sequence[Mapping[Any, Any]], document: YamlDocument) -> N
     keys = {key for flat in flats for key in flat if not isinstance(key, str)}
     problems = [
         document.problem(
-            place_of(document, key),
+            document.last_place(key),
             f"the key {key!r} is not a text, so no text can be replaced",
             "quote it",
         )
@@ -250,12 +250,6 @@ def _check_keys(flats: Sequence[Mapping[Any, Any]], document: YamlDocument) -> N
     ]
     if problems:
         raise SpecError(problems)
-
-
-def place_of(document: YamlDocument, key: Any) -> KeyPath:
-    """Return the place of the last node in the document whose key is ``key``; it takes precedence."""
-    places = [path for path in document.positions if path and path[-1] == key and type(path[-1]) is type(key)]
-    return places[-1] if places else ()
 
 
 def value_at(data: Any, path: KeyPath) -> Any:

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.dialects.autoexperiment.expressions import analyse_format, is_expression
-from airflow_megatron.spec.dialects.autoexperiment.grammar import place_of, value_at
+from airflow_megatron.spec.dialects.autoexperiment.grammar import value_at
 from airflow_megatron.spec.documents.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -57,16 +57,16 @@ def _place_naming(document: YamlDocument, name: str, key: str) -> KeyPath:
         value = value_at(document.data, path)
         if isinstance(value, str) and field in value:
             return path
-    return place_of(document, key)
+    return document.last_place(key)
 
 
 def _place_holding(document: YamlDocument, params: Mapping[str, Any], key: str) -> KeyPath:
     """Return the place of the text that a key has, which other keys may have passed on."""
-    places = [place_of(document, name) for name, value in params.items() if value == params[key]]
+    places = [document.last_place(name) for name, value in params.items() if value == params[key]]
     written = [(place, value_at(document.data, place)) for place in places]
     return next(
         (place for place, text in written if text == params[key] or is_expression(text)),
-        place_of(document, key),
+        document.last_place(key),
     )
 
 

@@ -16,7 +16,7 @@ from airflow_megatron.spec.dialects.autoexperiment.commands import (
     submit_command,
 )
 from airflow_megatron.spec.dialects.autoexperiment.expressions import is_expression
-from airflow_megatron.spec.dialects.autoexperiment.grammar import empty_lists, place_of, value_at
+from airflow_megatron.spec.dialects.autoexperiment.grammar import empty_lists, value_at
 from airflow_megatron.spec.dialects.autoexperiment.resolution import names_read
 from airflow_megatron.spec.dialects.autoexperiment.unread import near_key
 
@@ -92,7 +92,7 @@ def _of_document(document: YamlDocument) -> Iterator[Problem]:
         yield document.problem(
             path, f"{_dotted(path)} holds no key, so it gives no value", "give it a value or drop it"
         )
-    dead = place_of(document, "job_id_regexp")
+    dead = document.last_place("job_id_regexp")
     if dead:
         yield document.problem(dead, "job_id_regexp is not used by AutoExperiment any more", "drop it")
     yield from _never_used(document)
@@ -163,7 +163,7 @@ def _leaves(node: Any, path: KeyPath) -> Iterator[KeyPath]:
 def _of_texts(document: YamlDocument, expansion: Expansion) -> Iterator[Problem]:
     for key, (count, reason) in expansion.unresolved.items():
         yield document.problem(
-            place_of(document, key),
+            document.last_place(key),
             f"{key} stays as it is written {_at(count, expansion)}: {reason}",
             _instead(document, key, expansion),
         )
@@ -172,7 +172,7 @@ def _of_texts(document: YamlDocument, expansion: Expansion) -> Iterator[Problem]
 def _instead(document: YamlDocument, key: str, expansion: Expansion) -> str:
     """Return a hint for a text that stays unresolved."""
     params = expansion.jobs[0].params
-    text = str(value_at(document.data, place_of(document, key)) or params.get(key, ""))
+    text = str(value_at(document.data, document.last_place(key)) or params.get(key, ""))
     missing = next((name for name in names_read(text) if name not in params), "")
     if near := near_key(missing, params, 0.75) if missing else "":
         return near
@@ -196,7 +196,7 @@ def _of_jobs(document: YamlDocument, expansion: Expansion, more: Mapping[str, _C
     for name, finding in found.items():
         if finding.count:
             key, message, hint = _MESSAGES[name]
-            where = place_of(document, key) or place_of(document, key.lower())
+            where = document.last_place(key) or document.last_place(key.lower())
             detail = finding.detail
             yield document.problem(
                 where, f"{message.format(detail=detail)} {_at(finding.count, expansion)}", hint

@@ -123,6 +123,8 @@ _TOP: Final = {
     **dict.fromkeys(("metadata", "monitoring_state_dir", "monitor_state_dir", "hydra", "defaults"), "unread"),
 }
 _MEGATRON: Final = {"save": "directories", "tensorboard_dir": "directories"}
+_LONGEST: Final = 1_000
+"""Maximum number of characters of a reference whose beginnings are stored; their size grows with its square."""
 _STRICT: Final = frozenset({"job", "slurm"})
 """Sections that upstream refuses unknown keys of."""
 _WORD: Final = re.compile(r"\.*[A-Za-z_]\w*(?:\.\w+)*")
@@ -258,18 +260,21 @@ class References:
             root = {**root, "job": {key: value for key, value in job.items() if key != "slurm"}}
         words = {word for text in _strings(root) if "${" in text for word in _WORD.findall(text)}
         self._paths = {_OF_SIBLING.sub("", word) for word in words if not word.startswith(".")}
-        self._tails = {word.lstrip(".") for word in words if word.startswith(".")}
+        self._above = {
+            path[:end]
+            for path in self._paths
+            if len(path) <= _LONGEST
+            for end in range(1, len(path))
+            if path[end] == "."
+        }
+        tails = [word.lstrip(".").split(".") for word in words if word.startswith(".")]
+        self._ends = {name for tail in tails for name in (tail[0], tail[-1])}
 
     def mention(self, key: str) -> bool:
         """Return whether a reference names a dotted key or a parent of it."""
         parts = key.split(".")
         around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)} - _COMMAND_LINE
-        if around & self._paths or any(path.startswith(f"{key}.") for path in self._paths):
-            return True
-        name = parts[-1]
-        return any(
-            tail == name or tail.endswith(f".{name}") or tail.startswith(f"{name}.") for tail in self._tails
-        )
+        return bool(around & self._paths) or key in self._above or parts[-1] in self._ends
 
 
 def _strings(node: Any) -> Iterator[str]:
