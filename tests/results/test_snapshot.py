@@ -183,6 +183,19 @@ def test_other_shells(tree: RunTree, shell: str) -> None:
     assert len(parse_snapshot(done.stdout).run(str(tree.root / "p")).records("pretrain")) == 20
 
 
+def test_a_tracker_of_any_size_does_not_hold_the_other_runs(tmp_path: Path) -> None:
+    trackers = [tmp_path / run / "checkpoints" / "latest_checkpointed_iteration.txt" for run in ("a", "b")]
+    for tracker in trackers:
+        tracker.parent.mkdir(parents=True)
+    with trackers[0].open("wb") as hostile:
+        hostile.truncate(1 << 40)
+    trackers[1].write_text("20")
+    script = snapshot_script(str(tmp_path / run) for run in ("a", "b"))
+    shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    found = parse_snapshot(shell.stdout)
+    assert [found.run(str(tmp_path / run)).tracked for run in ("a", "b")] == [None, 20]
+
+
 def test_iteration_lines_has_a_lower_bound() -> None:
     with pytest.raises(ValueError, match="at least 2"):
         snapshot_script(["/x"], iteration_lines=1)

@@ -279,10 +279,13 @@ one_run() {{
     if [ -d "$found" ]; then printf '@directory %s\\n' "$found"; fi
   done
   if [ -f {CHECKPOINTS}/{TRACKER_FILE} ]; then
-    # Megatron ends the tracker without a newline: read fills the variable and fails.
-    tracker=
-    read -r tracker <{CHECKPOINTS}/{TRACKER_FILE} || true
-    printf '@tracker %s\\n' "$tracker"
+    # Megatron ends the tracker without a newline: read fills the variable and fails. The shell reads byte by byte:
+    # a tracker of any size (written by a job) would hold the reading of all runs.
+    head -c 8192 {CHECKPOINTS}/{TRACKER_FILE} | {{
+      tracker=
+      read -r tracker || true
+      printf '@tracker %s\\n' "$tracker"
+    }}
   fi
   for log in {LOGS}/*{LOG_SUFFIX}; do
     case $log in *"$newline"*) continue ;; esac

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from airflow_megatron.spec.trust.json_records import real
@@ -39,7 +40,8 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    """Return a cell whose text cannot become an element of HTML, a link or an image: jobs choose names of tasks."""
+    return re.sub(r"[\\|<\[]", r"\\\g<0>", text).replace("\n", " ")
 
 
 def csv_cell(cell: object) -> object:

@@ -105,6 +105,20 @@ def test_some_points_in_a_file_of_the_run_root(site: LoginSite, jobs: list[Job])
 
 
 @pytest.mark.slow
+def test_links_on_the_way_to_a_folder_are_not_followed(
+    site: LoginSite, jobs: list[Job], tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (site.runs / "study").rename(elsewhere)
+    (site.runs / "study").symlink_to(elsewhere)
+    to = tmp_path / "study.tar.gz"
+    answer = site.call("archive", "study", "--select", "right", "--to", str(to))
+    assert answer.status != 0
+    assert "study is a symbolic link" in answer.stderr
+    assert not to.exists()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "message"),
     [

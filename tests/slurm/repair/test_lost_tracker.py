@@ -34,6 +34,13 @@ def test_another_job_saves_meanwhile(slurm, tmp_path: Path) -> None:
     assert (tmp_path / NAME).read_text() == "140\n"
 
 
+def test_a_tracker_of_any_size_is_read_in_bounded_time(slurm, tmp_path: Path) -> None:
+    with (tmp_path / NAME).open("wb") as tracker:
+        tracker.truncate(1 << 40)
+    parse_tracker(slurm.run(tracker_script(str(tmp_path), 120)))
+    assert (tmp_path / NAME).read_text() == "120"
+
+
 def test_it_cannot_be_written(slurm, tmp_path: Path) -> None:
     with pytest.raises(LostTrackerError, match="cannot be written"):
         parse_tracker(slurm.run(tracker_script(str(tmp_path / "absent"), 120)))

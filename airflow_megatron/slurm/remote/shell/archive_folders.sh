@@ -16,7 +16,13 @@ am_archive() { # FOLDER…: creates one archive of folders below am_root; an inc
   if ! command -v "${am_pack%% *}" >/dev/null 2>&1; then am_fail "${am_pack%% *} is missing"; return; fi
   if [ -e "$am_to" ]; then am_fail "$am_to exists"; return; fi
   for am_one in "$@"; do
-    if [ -L "./$am_one" ]; then am_fail "$am_root/$am_one is a symbolic link"; return; fi
+    am_part=.
+    am_rest=$am_one
+    while [ -n "$am_rest" ]; do
+      am_part=$am_part/${am_rest%%/*}
+      if [ -L "$am_part" ]; then am_fail "$am_root/${am_part#./} is a symbolic link"; return; fi
+      case $am_rest in */*) am_rest=${am_rest#*/} ;; *) am_rest='' ;; esac
+    done
     if [ ! -d "./$am_one" ]; then am_fail "there is no $am_root/$am_one"; return; fi
   done
   am_parts=$(mktemp -d "${am_to%/*}/.archive.XXXXXX") || { am_fail "${am_to%/*} is not writable"; return; }

@@ -16,7 +16,12 @@ am_named() { # ITERATION; sets am_name to its directory: DeepSpeed's if it exist
 am_tracker_read() { # sets am_tracker; empty if there is none; fails if it is a directory
   am_tracker=
   [ ! -d "$am_dir/$am_tracker_file" ] || return
-  [ -f "$am_dir/$am_tracker_file" ] && read -r am_tracker <"$am_dir/$am_tracker_file"
+  [ -f "$am_dir/$am_tracker_file" ] || return 0
+  # the shell reads byte by byte, so that a tracker of any size (written by a job) would hold the caller
+  am_tracker=$(head -c 8192 "$am_dir/$am_tracker_file" | {
+    read -r am_tracker
+    printf '%s' "$am_tracker"
+  })
   return 0
 }
 
