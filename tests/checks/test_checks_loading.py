@@ -150,6 +150,44 @@ def test_a_distributed_optimizer_that_loads_no_state() -> None:
     assert errors_of(upstream("core_v0.16.1", *pairs), CLUSTER) == []
 
 
+HALF = ("lr_decay_iters: 300,", "lr_decay_iters: 300, bf16: false,")
+SINGLE = ("bf16: true", "bf16: false")
+
+
+@pytest.mark.parametrize("trainer", ["megatron_lm", "megatron_core"])
+@pytest.mark.parametrize(
+    ("pairs", "message", "hint"),
+    [
+        ((HALF,), "it trains in fp32, and pretrain, whose checkpoint it loads, in bf16", "bf16: true; or"),
+        (
+            (SINGLE, ("lr_decay_iters: 300,", "lr_decay_iters: 300, bf16: true,")),
+            "it trains in bf16, and pretrain, whose checkpoint it loads, in fp32",
+            "bf16: false; or",
+        ),
+    ],
+    ids=["to fp32", "from fp32"],
+)
+def test_another_number_format_in_the_branch(
+    trainer: str, pairs: tuple[tuple[str, str], ...], message: str, hint: str
+) -> None:
+    (problem,) = errors_of(upstream("core_v0.16.1", *pairs, ("megatron_lm", trainer)), CLUSTER)
+    assert message in problem.message
+    assert problem.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (("lr_decay_iters: 300,", "lr_decay_iters: 300, bf16: false, fp16: true,"),),
+        (HALF, ("lr_decay_iters: 300,", "lr_decay_iters: 300, no_load_optim: true,")),
+        (SINGLE,),
+    ],
+    ids=["two halves", "no state", "both in fp32"],
+)
+def test_number_formats_that_fit(pairs: tuple[tuple[str, str], ...]) -> None:
+    assert errors_of(upstream("core_v0.16.1", *pairs), CLUSTER) == []
+
+
 def test_another_optimizer_after_a_rollback() -> None:
     rollback = ("sweep:", "restart: {after_rollback: {optimizer: sgd}}\nsweep:")
     text = upstream("core_v0.16.1", rollback, ("megatron_lm", "megatron_core"))

@@ -40,6 +40,12 @@ _DISTRIBUTED: Final = "use_distributed_optimizer"
 Tried with core_v0.16.1 on a CPU: ``KeyError`` in the format ``torch`` in both directions, and in ``torch_dist`` from a
 distributed optimizer to another one. On a CPU, ``torch_dist`` cannot load a distributed optimizer at all.
 """
+_SINGLE: Final = "fp32"
+"""In this format there are no copies of the weights in single precision, which the other formats load.
+
+Tried with core_v0.16.1 in the formats ``torch`` and ``torch_dist``, and with the trainer megatron_core: ``KeyError`` in
+both directions.
+"""
 _LEARNED: Final = "learned_absolute"
 _OF_EXPERTS: Final = "num_experts"
 
@@ -118,6 +124,22 @@ def changed_state(
             " as it loads it",
             f"{_DISTRIBUTED}: {str(theirs_divided).lower()}; or no_load_optim: true for an optimizer without a state",
         )
+        return
+    ours, theirs = _number_format(now), _number_format(before)
+    if not ours_divided and (ours == _SINGLE) != (theirs == _SINGLE):
+        yield Finding(
+            "other-optimizer",
+            job,
+            place or (theirs if ours == _SINGLE else ours,),
+            f"it trains in {ours}, and {source}, whose checkpoint it loads, in {theirs}: the states of their optimizers"
+            " differ, and the job would end as it loads it",
+            (f"{theirs}: true" if ours == _SINGLE else f"{ours}: false")
+            + "; or no_load_optim: true for an optimizer without a state",
+        )
+
+
+def _number_format(arguments: ArgumentValues) -> str:
+    return next((name for name in ("bf16", "fp16") if arguments.value(name)), _SINGLE)
 
 
 def _changed_shapes(
