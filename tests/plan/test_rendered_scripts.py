@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -130,10 +131,17 @@ def directives(script: str) -> list[str]:
 class Sandbox:
     """Runs rendered scripts for real, with commands on the PATH that write down how they are called.
 
-    What it would start (``python``, ``srun``, ``apptainer``, …) only records; the run directory is real.
+    What it would start (``python``, ``srun``, ``apptainer``, …) only records; the run directory is real. Scripts also
+    start commands in the background, so each record is written under a lock.
     """
 
-    RECORD = '#!/bin/bash\nprintf "%s\\0" "$0" "$@" >>"$CALLS"\nprintf "\\0" >>"$CALLS"\nexit 0\n'
+    RECORD = """#!/bin/bash
+exec 9>>"$CALLS"
+flock 9
+printf '%s\\0' "$0" "$@" >&9
+printf '\\0' >&9
+exit 0
+"""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin, self.calls_file = folder, folder / "bin", folder / "calls"
@@ -182,7 +190,9 @@ class Sandbox:
         )
         assert result.returncode == 0, result.stderr
         assert not (self.folder / "injected").exists()
-        calls = self.calls_file.read_bytes().decode().split("\0\0")
+        with self.calls_file.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            calls = file.read().decode().split("\0\0")
         own = [call for call in calls if call and "am_packages_here" not in call]
         return [call.removeprefix(f"{self.bin}/").split("\0") for call in own]
 
