@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -142,6 +143,14 @@ def test_written_tables(rows: list[EvaluationRow]) -> None:
 
 
 @pytest.mark.slow
+def test_a_swept_number_of_examples_gets_columns(rows: list[EvaluationRow]) -> None:
+    few = replace(rows[0].measurement, num_fewshot=5, value=0.75)
+    other = replace(rows[0], point="other", measurement=few)
+    heads, *lines = display_table([rows[0], other])
+    assert heads[4:] == ["arc@25/acc (5-shot)", "arc@25/acc (25-shot)"]
+    assert [line[4:] for line in lines] == [["–", "0.5 ±0.02"], ["0.75 ±0.02", "–"]]
+
+
 def test_the_report_has_it(evaluated: tuple[RunTree, SweepSnapshot], tmp_path: Path) -> None:
     tree, snapshot = evaluated
     report = write_report(snapshot, tree.jobs, tmp_path)

@@ -128,22 +128,26 @@ def to_markdown(rows: Sequence[EvaluationRow]) -> str:
 
 
 def display_table(rows: Sequence[EvaluationRow]) -> list[list[str]]:
-    """Return headings and one line per checkpoint, a column per task and metric: ``0.4312 ±0.011``.
+    """Return headings and one line per checkpoint, a column per task, metric and number of examples: ``0.4312 ±0.011``.
 
     :param rows: at least one.
     """
-    metrics = sorted({row.measurement.name for row in rows})
-    shots = {row.measurement.name: row.measurement.num_fewshot for row in rows}
-    lines: dict[tuple[str, str, int, int | None], dict[str, str]] = {}
+    columns = sorted({_column(row.measurement) for row in rows})
+    lines: dict[tuple[str, str, int, int | None], dict[tuple[str, int], str]] = {}
     for row in rows:
         measurement, place = row.measurement, (row.point, row.branch, row.iteration, row.tokens)
         error = f" ±{measurement.stderr:.2g}" if measurement.stderr else ""
-        lines.setdefault(place, {})[measurement.name] = f"{measurement.value:.4g}{error}"
-    heads = [f"{name} ({shots[name]}-shot)" if shots[name] else name for name in metrics]
+        lines.setdefault(place, {})[_column(measurement)] = f"{measurement.value:.4g}{error}"
+    heads = [f"{name} ({shots}-shot)" if shots else name for name, shots in columns]
     return [
         ["point", "branch", "iteration", "tokens", *heads],
         *(
-            [point, branch, str(iteration), format_count(tokens), *(cells.get(name, "–") for name in metrics)]
+            [point, branch, str(iteration), format_count(tokens), *(cells.get(key, "–") for key in columns)]
             for (point, branch, iteration, tokens), cells in lines.items()
         ),
     ]
+
+
+def _column(measurement: Measurement) -> tuple[str, int]:
+    """Return the value's column: a sweep may vary the number of examples."""
+    return measurement.name, measurement.num_fewshot or 0
