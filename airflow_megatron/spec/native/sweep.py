@@ -20,6 +20,7 @@ from airflow_megatron.spec.model.stage_tree import stage_tree
 from airflow_megatron.spec.model.sweep import Point, Sweep, SweepSettings, named_clusters
 from airflow_megatron.spec.native.benchmark import with_stages
 from airflow_megatron.spec.native.jobs import JobBuilder
+from airflow_megatron.spec.native.overrides import OPTION
 from airflow_megatron.spec.native.own_names import taken_names
 from airflow_megatron.spec.native.stage_keys import unread_keys
 from airflow_megatron.spec.native.stages import StageRecipes
@@ -79,6 +80,27 @@ class NativeSweep(Sweep):
         if self._recipes is None or self._recipes.cluster is not cluster:
             self._recipes = StageRecipes(self.spec, self.tree, cluster)
         return self._recipes
+
+    def warnings(self) -> list[Problem]:
+        """Return warnings about values of ``--set`` that the sweep replaces at every point."""
+        return [
+            self.document.problem(path, *self._replaced(path[1]))
+            for path, file in self.document.files.items()
+            if file.startswith(f"{OPTION} ")
+            and len(path) == 2
+            and path[0] in ("megatron", "params")
+            and all(path[1] in point.values for point in self.points)
+        ]
+
+    def _replaced(self, name: str | int) -> tuple[str, str]:
+        swept = next(
+            (path for path in self.document.positions if path[0:1] == ("sweep",) and path[-1] == name), ()
+        )
+        of_sweep = f", or set the swept values: {OPTION} {'.'.join(map(str, swept))}=[…]" if swept else ""
+        return (
+            f"the sweep gives {name} at every point, so this value is not used",
+            f"choose points with --select{of_sweep}",
+        )
 
     def names_of(self, point: Point) -> Mapping[str, Any]:
         """Return params, Megatron arguments and swept values."""

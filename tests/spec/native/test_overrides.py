@@ -127,3 +127,18 @@ def test_an_override_reaches_the_sweep(tmp_path: Any) -> None:
         sweep = load_sweep(file, ["sweep.lr=[3, 4, 5]"])
         assert isinstance(sweep, NativeSweep)
         assert [point.name for point in sweep.points] == ["lr3", "lr4", "lr5"]
+
+
+def test_a_value_that_the_sweep_replaces(tmp_path: Any) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(TEXT)
+    sweep = load_sweep(path, ["megatron.lr=5", "megatron.train_iters=9", "params.train_iters=9"])
+    (problem,) = sweep.warnings()
+    assert str(problem) == (
+        "--set megatron.lr=5: the sweep gives lr at every point, so this value is not used (choose points with"
+        " --select, or set the swept values: --set sweep.lr=[…])"
+    )
+    some = TEXT.replace("lr: [1e-3, 2e-3]", "configs: [{lr: 2e-3}, {train_iters: 5}]")
+    some = some.replace("  pretrain.seed: [1]\n", "")
+    path.write_text(some.replace("lr{{ lr }}", "{{ lr }}_{{ train_iters }}"))
+    assert load_sweep(path, ["megatron.lr=5"]).warnings() == []
