@@ -155,18 +155,49 @@ _NODE_COUNT: Final = (
     rf"{_NODES}(-{_NODES}(:{_NODES})?)?(,{_NODES}(-{_NODES}(:{_NODES})?)?)*",  # steps and lists since Slurm 23.11
     "a number, or the smallest and the largest: 2 or 2-4",
 )
+_MOMENTS: Final = ("now", "today", "tomorrow", "midnight", "noon", "fika", "teatime")
+_MOMENT: Final = (
+    # words follow each other; times and dates are left to sbatch
+    rf"({'|'.join(_MOMENTS)})+|.*[^a-z].*",
+    f"a time: now+1hour, 16:00, 2030-01-31T16:00, {', '.join(_MOMENTS[1:])}",
+)
+_SPREAD: Final = r"(block|cyclic|\*)"
+_INSIDE: Final = r"(block|cyclic|fcyclic|\*)"
+_PROFILES: Final = ("none", "all", "energy", "task", "filesystem", "lustre", "network")
 _MAILS: Final = (
     *("none", "begin", "end", "fail", "requeue", "all", "invalid_depend", "stage_out", "array_tasks"),
     *("time_limit", "time_limit_90", "time_limit_80", "time_limit_50"),
 )
 _MAIL: Final = f"({'|'.join(_MAILS)})?"
+
+
+def _some_of(*words: str) -> tuple[str, str]:
+    """Return the expression for words with commas between them, and what to write."""
+    word = f"({'|'.join(words)})"
+    return f"{word}(,{word})*", f"some of {', '.join(words)}, separated by commas"
+
+
 _FORMS: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu", "tmp"), _SIZE),
     **dict.fromkeys(("time", "time-min", "delay-boot"), _SPAN),
     **dict.fromkeys(("ntasks-per-core", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-gpu"), _COUNT),
     **dict.fromkeys(("ntasks", "cpus-per-task", "cpus-per-gpu", "mincpus", "threads-per-core"), _COUNT),
     **dict.fromkeys(("sockets-per-node", "cores-per-socket", "thread-spec", "ntasks-per-tres"), _COUNT),
+    **dict.fromkeys(("begin", "deadline"), _MOMENT),
     "nodes": _NODE_COUNT,
+    "distribution": (
+        rf"plane=[0-9]+|arbitrary|({_SPREAD}(:{_INSIDE}){{0,2}})?,?((no)?pack)?(?<=.)",
+        "block, cyclic, arbitrary or plane=SIZE; for sockets and cores: block:cyclic",
+    ),
+    "gres-flags": _some_of(
+        *("disable-binding", "enforce-binding"),
+        *("multiple-tasks-per-sharing", "one-task-per-sharing", "allow-task-sharing"),  # since Slurm 23.02
+    ),
+    "hint": _some_of("compute_bound", "memory_bound", "multithread", "nomultithread"),
+    "profile": (
+        rf"(.*,)?({'|'.join(_PROFILES)})(,.*)?",
+        f"some of {', '.join(_PROFILES)}, separated by commas",
+    ),
     "core-spec": _AT_LEAST_0,
     "wait-all-nodes": ("([ +]*0*[01])?", "0 or 1"),
     "no-kill": ("|off|no", "off, or no value"),

@@ -19,6 +19,20 @@ TIMES = (
     *("10", "10:00", "06:00:00", "1-2", "1-2:03", "1-2:03:04", "1-", "0:0:0", "-1", "INFINITE", "unlimited"),
     *("6h", "1.5", "", "1::2", ":5", "5:", "1:2:", "1-2:3:", "+5", "1 2", "1-2-3", "1:2:3:4", "tomorrow"),
 )
+MOMENTS = (
+    *(
+        "now",
+        "now+1hour",
+        "16:00",
+        "noon",
+        "fika",
+        "2030-01-31T10:00",
+        "01/31/30",
+        "tomorrow",
+        "noontomorrow",
+    ),
+    *("tomorow", "monday", "elevenses"),
+)
 MAILS = (
     *("NONE", "all", "begin,END", "FAIL,TIME_LIMIT_90", "array_tasks", "INVALID_DEPEND,STAGE_OUT", "END,"),
     *("END,,FAIL", "TIME_LIMIT_70", "END FAIL", "END;FAIL", "ENDED", ""),
@@ -35,6 +49,33 @@ VALUES = {
         *("2", " 2", "+2", "02", "0", "-1", "2k", "1M", "2K-3k", "1-2", "2- 3", "2-+3", "2 ", "abc", "two"),
         *("", "1 2", "1-", "4x", "2-x", "1.5", "+ 2", "2kk", "2g"),
     ),
+    **dict.fromkeys(("begin", "deadline"), MOMENTS),
+    "distribution": (
+        *(
+            "block",
+            "CYCLIC",
+            "plane=4",
+            "*",
+            "block:cyclic",
+            "*:*:fcyclic",
+            "cyclic,Pack",
+            "nopack",
+            "block,NoPack",
+        ),
+        *(
+            "blocky",
+            "cyc",
+            "plane",
+            "plane=4,pack",
+            "fcyclic",
+            "block:cyc",
+            "block,foo",
+            "block,",
+            "block:block:block:block",
+        ),
+    ),
+    "gres-flags": ("enforce-binding", "Disable-Binding", "enforce", "enforce-binding,x", ""),
+    "profile": ("task", "ENERGY,task", "none", "all", "Tsk", "task,x", ""),
     "core-spec": ("1", "0", "+1", " 1", "01", "", "x", "1x", "-1"),
     "wait-all-nodes": ("0", "1", "+1", " 1", "00", "", "2", "x", "1x"),
     "no-kill": ("off", "NO", "", "on", "yes"),
@@ -71,6 +112,20 @@ def test_values_are_refused_as_by_sbatch(name: str, environment: dict[str, str],
         assert (option, bool(wrong_value(read))) == (option, refused)
 
 
+@pytest.mark.parametrize("value", ["compute", "nomultithreadd", ""])
+def test_hints_are_refused_as_by_sbatch(value: str, environment: dict[str, str], tmp_path: Path) -> None:
+    """sbatch reads them after all other options."""
+    done = subprocess.run(
+        ["sbatch", f"--hint={value}", str(tmp_path / "job.sh")],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "unrecognized --hint argument" in done.stderr
+    (read,) = read_options([f"--hint={value}"])
+    assert wrong_value(read).startswith(
+        "write some of compute_bound, memory_bound, multithread, nomultithread"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "instead"),
     [
@@ -101,6 +156,9 @@ def test_what_to_write_instead(words: list[str], instead: str) -> None:
         ["--constraint=a&b"],
         ["--plugin-of-the-site=x"],
         ["--nice"],
+        ["--hint=Compute_Bound"],
+        ["--hint=nomultithread"],
+        ["--gres-flags=one-task-per-sharing"],  # Slurm 23.02
     ],
 )
 def test_values_that_releases_and_sites_define_are_not_examined(words: list[str]) -> None:
