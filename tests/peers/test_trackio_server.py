@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -138,9 +139,10 @@ def test_the_task_sends_what_is_stored_of_a_planned_sweep_and_the_command_finds_
         batch = Batch("iterations", source, BEGAN, rows, [100 * number for number in numbers])
         write_batches(SegmentStore(str(tmp_path / "store")), [batch])
 
+    context: Any = {"ti": SimpleNamespace(dag_id="chain", run_id="manual__1")}
     PushRecordsOperator(
         task_id="trackers", pinned=pinned.to_json(), point_dag_id="chain.point", runs={}, plan_only=False
-    ).execute({})
+    ).execute(context)
 
     runs = call(server, "get_runs_for_project", project="planned")
     steps = {
