@@ -154,6 +154,16 @@ def test_folders_of_tests_and_of_job_programs_are_small() -> None:
     assert [folder for folder, count in counts.items() if count > LARGEST_ROOM] == []
 
 
+def test_modules_of_tests_have_different_names() -> None:
+    """All folders of tests are on the path of a run, and the first module of a name hides the others."""
+    names = Counter(
+        file.name
+        for file in (PACKAGE.parent / "tests").rglob("*.py")
+        if file.name not in ("__init__.py", "__main__.py", "conftest.py")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def documented_parts() -> dict[str, dict[str, set[str]]]:
     """Return layer → part → the parts below it, as drawn in the section *Sub-packages* of docs/architecture.md."""
     text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 import pytest
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.plan.sweep_plan import Plan, check_document, check_sweep
 from airflow_megatron.spec.documents.project import project_root

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.plan.sweep_plan import check_document, check_sweep
 from airflow_megatron.slurm.submission.job_script import JobScriptError, render_job_script

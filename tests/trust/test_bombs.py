@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import probed_specs
 import pytest
 from probed_specs import AUTOEXPERIMENT, MOST_SECONDS, NATIVE, OELLM, TEMPLATE, errors_of, shown
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.megatron.rules.nearest import divisors
 from airflow_megatron.spec.expressions import bounds

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from probed_specs import NATIVE, OELLM, errors_of
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 from page_users import token
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.ui.app import sweep_results_app
 from airflow_megatron.ui.live.answers import json_answer

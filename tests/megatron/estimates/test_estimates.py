@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.megatron.arguments.tables import ArgumentError
 from airflow_megatron.megatron.estimates.estimate import EstimateError, estimate

@@ -11,7 +11,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.slurm.polling import poll as polling
 from airflow_megatron.slurm.polling.pacing import left_out

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from autoexperiment_harness import CONFORMANCE
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.dialects.autoexperiment import dialect as autoexperiment

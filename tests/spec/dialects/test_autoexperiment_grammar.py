@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from autoexperiment_harness import CONFORMANCE, as_job, expand, params_of
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.spec.documents.errors import SpecError
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.spec.dialects.oellm import dialect as oellm
 from airflow_megatron.spec.dialects.recognition import is_oellm

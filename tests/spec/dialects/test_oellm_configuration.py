@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.spec.foreign.interpolation.configuration import (
     Configuration,

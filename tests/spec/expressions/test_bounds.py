@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processor_time import processor_limit
+from processor_limits import processor_limit
 
 from airflow_megatron.spec.documents import yaml_document
 from airflow_megatron.spec.documents.errors import SpecError
