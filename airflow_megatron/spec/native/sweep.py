@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.documents.list_texts import meant_list
+from airflow_megatron.spec.expressions.bounds import TooMuchWorkError
 from airflow_megatron.spec.expressions.resolution import (
     ExpressionError,
     compile_expression,
@@ -250,5 +251,9 @@ def _check_templates(document: YamlDocument) -> None:
             compile_expression(source)
         except ExpressionError as error:
             problems.append(document.problem(path, str(error)))
+            if isinstance(
+                error.__cause__, TooMuchWorkError
+            ):  # then all others would be refused for it as well
+                break
     if problems:
         raise SpecError(problems)

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from processor_limits import is_usual
 
 from airflow_megatron.slurm.polling import garbage_collection
 from airflow_megatron.slurm.polling import poller as poller_module
@@ -354,7 +355,7 @@ async def test_many_jobs_do_not_block_the_event_loop(slurm, opener):
         await asyncio.sleep(0.005)
         held.append(time.thread_time() - began)
     await asyncio.gather(*watchers)
-    assert max(held) < 0.1
+    assert is_usual(max(held), 0.05)
     assert poller.stats.commands <= 3
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from autoexperiment_harness import CONFORMANCE, as_job, expand, params_of
-from processor_limits import processor_limit
+from processor_limits import is_usual, processor_limit
 
 from airflow_megatron.spec.documents.errors import SpecError
 
@@ -229,8 +229,9 @@ def test_expansion_is_quick() -> None:
         started = time.process_time()
         assert len(expand(text).jobs) == 1080
         spent.append(time.process_time() - started)
-    # AutoExperiment takes 0.70 s on a machine on which this takes about 0.03 s; slow machines need more
-    assert min(spent) < 0.15
+    assert is_usual(
+        min(spent), 0.05
+    )  # AutoExperiment takes 0.70 s on a machine on which this takes about 0.03 s
 
 
 @pytest.mark.parametrize(
