@@ -19,7 +19,8 @@ PER_SECOND = 1.5
 @pytest.mark.parametrize(
     ("ahead", "faults", "points"),
     [
-        (1, 100, 20),
+        (1, 60, 12),
+        pytest.param(1, 100, 20, marks=pytest.mark.long),
         pytest.param(0, 100, 20, marks=pytest.mark.long),
         pytest.param(0, 300, 60, marks=pytest.mark.long),
         pytest.param(1, 150, 30, marks=pytest.mark.long),
