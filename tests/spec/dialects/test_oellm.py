@@ -12,6 +12,7 @@ from airflow_megatron.spec.dialects.oellm import dialect as oellm
 from airflow_megatron.spec.dialects.recognition import is_oellm
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.yaml_document import load_yaml_text
+from airflow_megatron.spec.foreign.interpolation import configuration
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.model.conditions import Condition
 
@@ -472,6 +473,16 @@ def test_ten_thousand_points_are_quick(cluster: ClusterProfile) -> None:
     with processor_limit(5):
         loaded = sweep(f"sweep: {{type: product, groups: {groups}}}")
         assert len(loaded.points) == 10_000
+
+
+def test_no_hint_is_looked_for_where_a_default_is_used(
+    cluster: ClusterProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hints compare names, and the comparisons of one spec are limited."""
+    compared: list[str] = []
+    monkeypatch.setattr(configuration, "did_you_mean", lambda name, *_: compared.append(name) or "")
+    assert all_jobs("sweep: {grids: [{backend.megatron.lr: [1, 2]}]}", cluster)
+    assert compared == []
 
 
 def test_folder_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

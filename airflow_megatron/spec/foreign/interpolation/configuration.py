@@ -73,12 +73,17 @@ class ConfigurationError(AirflowMegatronError, ValueError):
 
     :param message: what is wrong, the chain of references included
     :param text: the text that failed, as written in the configuration
-    :param hint: what to write instead
+    :param hint: what to write instead, or a function that looks for it: most missing values have a default
     """
 
-    def __init__(self, message: str, text: str = "", hint: str = "") -> None:
-        self.text, self.hint = text, hint
+    def __init__(self, message: str, text: str = "", hint: str | Callable[[], str] = "") -> None:
+        self.text, self._hint = text, hint
         super().__init__(message)
+
+    @property
+    def hint(self) -> str:
+        """What to write instead, empty if that is not known."""
+        return self._hint if isinstance(self._hint, str) else self._hint()
 
 
 class MissingNameError(ConfigurationError):
@@ -278,13 +283,16 @@ class Configuration:
                 "",
                 f"escape it: \\\\${{{dotted}}}, which each point resolves by itself",
             )
-        if isinstance(node, dict):
-            hint = did_you_mean(path[depth], node)
-            if not hint and depth == 0:
-                near = self._anywhere(path[-1])
-                hint = f"did you mean {near!r}?" if near else ""
-        else:
-            hint = ""
+
+        def hint() -> str:
+            if not isinstance(node, dict):
+                return ""
+            found = did_you_mean(path[depth], node)
+            if found or depth:
+                return found
+            near = self._anywhere(path[-1])
+            return f"did you mean {near!r}?" if near else ""
+
         where = f"{'.'.join(path[:depth])} has no {path[depth]!r}" if depth else "the configuration has none"
         return MissingNameError(f"{dotted!r} is not defined ({where})", "", hint)
 
