@@ -83,6 +83,7 @@ def test_each_is_refused_by_itself(
     assert processor_s() - before < 10
     found: dict[str, list[str]] = {name: [] for name in probes}
     for problem in read_spec_folder(folder).problems:
+        assert len(problem.message) + len(problem.hint) < 3_000
         found[Path(problem.file).name].append(str(problem))
     for name, (what, _, message) in probes.items():
         assert found[name], f"{what} is accepted"
@@ -103,7 +104,7 @@ class TestTime:
         read_spec_folder(folder.parent / "nothing")
         before = processor_s()
         assert set(GOOD_DAGS) <= set(names(folder))
-        assert processor_s() - before < 2.3
+        assert processor_s() - before < 3
 
     def test_of_specs_that_never_end(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Valid specs appear immediately, in any order; the others are postponed with an error, then refused."""

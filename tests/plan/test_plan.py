@@ -200,6 +200,18 @@ class TestCheck:
                 "s.yaml:5:3: nothing reads the swept value 'seeed': it is not an argument of core_v0.16.1",
             ),
             (
+                spec_text("group: [{params: {lr: [1, 2]}}]", point="p"),
+                "it is not an argument of core_v0.16.1 and in no expression (did you mean 'groups'?)",
+            ),
+            (
+                spec_text("size: [1, 2]", point="p_${size}"),
+                "(write {{ size }} instead of ${size} in point)",
+            ),
+            (
+                spec_text("size: [1, 2]", point="p_{size}"),
+                "(write {{ size }} instead of {size} in point)",
+            ),
+            (
                 spec_text("groups: [{params: {lr: 1e-4, 3e-4}}]", point="p"),
                 "core_v0.16.1 and in no expression (write several values in brackets: [3e-4, …])",
             ),
@@ -230,6 +242,10 @@ class TestCheck:
             (
                 spec_text(point="p", more="megatron:\n  lr: fast"),
                 "s.yaml:4:3: lr: must be a number, not 'fast'",
+            ),
+            (
+                spec_text(point="p", more="megatron:\n  seq_length: 2,048"),
+                "s.yaml:4:3: seq_length: must be an integer, not '2,048' (write 2048)",
             ),
             (spec_text(point="p", more="megatron: {bf16: 1}"), "bf16: is a flag: write true or false, not 1"),
             (

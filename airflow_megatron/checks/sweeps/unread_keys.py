@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments.tables import argument_table, canonical
 from airflow_megatron.megatron.trainers.trainer import trainer_called
@@ -11,7 +12,7 @@ from airflow_megatron.spec.documents.errors import MOST_PROBLEMS, did_you_mean, 
 from airflow_megatron.spec.documents.list_texts import key_in_place_of_value
 from airflow_megatron.spec.expressions.resolution import template_names
 from airflow_megatron.spec.model.schema import SlurmSection, SweepSpecSection
-from airflow_megatron.spec.native.sweep_grammar import swept_keys
+from airflow_megatron.spec.native.sweep_grammar import WORDS, swept_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,6 +74,17 @@ def _other_place(name: str) -> str:
     return "write it at the top level" if name in SweepSpecSection.model_fields else ""
 
 
+def _in_other_braces(name: str, value: Any, path: KeyPath = ()) -> str:
+    """Return the hint for a name that a text holds as ``{name}`` or ``${name}``; empty if there is none."""
+    if isinstance(value, str):
+        found = re.search(rf"(?<!\{{)\$?\{{ *{re.escape(name)} *\}}(?!\}})", value)
+        return f"write {{{{ {name} }}}} instead of {found[0]} in {'.'.join(map(str, path))}" if found else ""
+    if not isinstance(value, list | dict):
+        return ""
+    items = enumerate(value) if isinstance(value, list) else value.items()
+    return next(filter(None, (_in_other_braces(name, item, (*path, key)) for key, item in items)), "")
+
+
 def _with_dashes(name: str) -> tuple[str, str]:
     return f"the argument {name!r} is written with dashes", f"write {canonical(name)}"
 
@@ -103,6 +115,8 @@ def unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
             )
             hint = (
                 key_in_place_of_value(name)
+                or did_you_mean(name, WORDS)
+                or _in_other_braces(name, sweep.document.data)
                 or suggestion(table.nearest(name))
                 or "use it in an expression, or remove it"
             )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from airflow_megatron.megatron.arguments.tables import ArgumentError, program_table
 from airflow_megatron.spec.documents.errors import near_names
 from airflow_megatron.spec.documents.list_texts import meant_list
+from airflow_megatron.spec.documents.quantities import meant_number
 from airflow_megatron.spec.expressions.file_values import path_of
 from airflow_megatron.spec.trust.plain_text import shown_value
 
@@ -203,10 +204,10 @@ def _value_text(name: str, value: object, argument: Argument, release: str) -> s
         if _is_too_large(value):
             shown = shown_value(value)
             raise ArgumentError(name, release, f"must be {wanted} below {_LARGEST:.1e}, not {shown}")
-        values = meant_list(value)
-        text = (
-            f" (that is one text; to try several values write sweep: {{{name}: {values}}})" if values else ""
-        )
+        number, values = meant_number(value), meant_list(value)
+        text = f" (write {number})" if number and argument.type in ("int", "float") else ""
+        if not text and values:
+            text = f" (that is one text; to try several values write sweep: {{{name}: {values}}})"
         raise ArgumentError(name, release, f"must be {wanted}, not {value!r}{text}")
     if argument.choices is not None and text not in {str(choice) for choice in argument.choices}:
         choices = [str(choice) for choice in argument.choices]

@@ -10,6 +10,7 @@ from typing import Final
 
 _SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
 _QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([kKMGBT]?)\s*\Z")
+_GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,5}\Z")
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<h>\d{1,4}):(?P<m>\d{1,2})(?::(?P<s>\d{1,2}))?\Z")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(min|[smhd])")
@@ -45,6 +46,16 @@ def parse_quantity(value: int | float | str) -> int:
     if not math.isfinite(number) or number != round(number):
         raise ValueError(f"{value!r} is not a whole number")
     return round(number)
+
+
+def meant_number(value: object) -> str:
+    """Return the digits of a whole number that is written ``10k`` or ``10,000``, empty for another value."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        return str(parse_quantity(value.replace(",", "") if _GROUPED.match(value) else value))
+    except ValueError:
+        return ""
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.spec.documents.quantities import parse_duration
+from airflow_megatron.spec.documents.quantities import meant_number, parse_duration
 from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate_tree, is_template, within
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
@@ -282,7 +282,9 @@ def whole_number(value: object, name: str) -> int:
     try:
         return int(value)  # type: ignore[call-overload,no-any-return]  # the call says what it takes
     except (TypeError, ValueError, OverflowError) as error:
-        raise ExpressionError(f"{name} is {shown_value(value)}, not a whole number") from error
+        number = meant_number(value)
+        hint = f" (write {number})" if number else ""
+        raise ExpressionError(f"{name} is {shown_value(value)}, not a whole number{hint}") from error
 
 
 def duration_seconds(

@@ -251,9 +251,7 @@ def _check_templates(document: YamlDocument) -> None:
             compile_expression(source)
         except ExpressionError as error:
             problems.append(document.problem(path, str(error)))
-            if isinstance(
-                error.__cause__, TooMuchWorkError
-            ):  # then all others would be refused for it as well
-                break
+            if isinstance(error.__cause__, TooMuchWorkError):
+                break  # all others would be refused for it as well
     if problems:
         raise SpecError(problems)

@@ -219,4 +219,4 @@ def test_no_row_holds_the_loop(unit: str) -> None:
     fields = "UserId=a JobState=FAILED Reason=None Dependency= Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=1:0 "
     for head in ("JobId=7 JobName=", f"JobId=7 JobName=x {fields}"):
         with processor_limit(0.1):
-            parse_controller_row(head + unit * (16_000 // len(unit)))
+            parse_controller_row(head + unit * (64_000 // len(unit)))

@@ -418,6 +418,16 @@ class TestUnresolvedTexts:
         with pytest.raises(SpecError, match=message):
             self.jobs(tmp_path, cluster, text)
 
+    def test_a_key_that_others_refer_to_is_reported_alone(
+        self, tmp_path: Path, cluster: ClusterProfile
+    ) -> None:
+        (tmp_path / "t.sbatch").write_text("#!/bin/bash\necho {A} {A_TEXT}\n")
+        text = (self.FILE % "'expr(TOKENS // 2)'").replace("output_file: o", "output_file: 'o_{A}'")
+        with pytest.raises(SpecError) as raised:
+            (sweep := _load(text, str(tmp_path / "study.yaml"))).jobs(sweep.points[0], cluster)
+        (problem,) = raised.value.problems
+        assert (problem.line, problem.hint) == (9, "write it with numbers, {KEY} and + - * / // % **")
+
     @pytest.mark.parametrize("text", [r"'\${HOME}'", "'/d/{x}/{0000..0010}.tar'", "\"awk '{print $1}'\""])
     def test_braces_of_the_shell(self, text: str, tmp_path: Path, cluster: ClusterProfile) -> None:
         (job,) = self.jobs(tmp_path, cluster, text)

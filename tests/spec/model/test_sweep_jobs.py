@@ -243,7 +243,7 @@ def test_wrong_stages(stage: str, message: str, cluster: ClusterProfile) -> None
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("4k", "s.yaml:4:3: stage pretrain at point p: train_iters is '4k', not a whole number"),
+        ("4k", "s.yaml:4:3: stage pretrain at point p: train_iters is '4k', not a whole number (write 4000)"),
         ("", "s.yaml:4:3: stage pretrain at point p: train_iters is empty, not a whole number"),
         (
             "'{{ train_iters }}'",

@@ -41,12 +41,17 @@ def unresolved_problems(
     if not unresolved:
         return []
     problems: dict[KeyPath, Problem] = {}
-    for key in _reached(params, unresolved, read):
-        found = _wrong(str(params[key]), params, str(unresolved[key][1]))
-        if found is not None:
-            name, message, hint = found
-            place = _place_naming(document, name, key) if name else _place_holding(document, params, key)
-            problems[place] = document.problem(place, f"{place[-1] if place else key}: {message}", hint)
+    wrong = {
+        key: found
+        for key in _reached(params, unresolved, read)
+        if (found := _wrong(str(params[key]), params, str(unresolved[key][1])))
+    }
+    for key, (name, message, hint) in wrong.items():
+        names = analyse_format(str(params[key])).names
+        if all(other in params for other in names) and any(other in wrong for other in names if other != key):
+            continue  # it is right as soon as the key that it refers to is
+        place = _place_naming(document, name, key) if name else _place_holding(document, params, key)
+        problems[place] = document.problem(place, f"{place[-1] if place else key}: {message}", hint)
     return list(problems.values())
 
 
@@ -106,7 +111,7 @@ def _wrong(text: str, params: Mapping[str, Any], reason: str) -> tuple[str, str,
         return (
             what.names[0] if what.names else "",
             f"{text!r} cannot be worked out",
-            "write it with numbers, keys and + - * / // % **",
+            "write it with numbers, {KEY} and + - * / // % **",
         )
     return None
 

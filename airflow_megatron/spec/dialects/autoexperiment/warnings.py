@@ -177,7 +177,7 @@ def _instead(document: YamlDocument, key: str, expansion: Expansion) -> str:
     if near := near_key(missing, params, 0.75) if missing else "":
         return near
     if is_expression(text) and not missing:
-        return "write it with numbers, keys and + - * / // % **"
+        return "write it with numbers, {KEY} and + - * / // % **"
     if text and not missing:
         return "refer to a key with a value"
     return "give the missing key a value; braces meant for the shell are no trouble"
