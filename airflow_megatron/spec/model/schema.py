@@ -205,8 +205,16 @@ def _private_file(path: str | None) -> str | None:
     return path
 
 
+def _expanded(path: str) -> str:
+    if path.startswith("~"):
+        raise ValueError(f"{path!r} is not absolute; no shell expands ~")
+    return path
+
+
 ClusterPath: TypeAlias = Annotated[str, AfterValidator(_absolute)]
 """A path on the cluster."""
+ClusterProgram: TypeAlias = Annotated[str, AfterValidator(_expanded)]
+"""A program on the cluster: its absolute path, or its name on the ``PATH`` of jobs."""
 # dots separate sweep, point and stage in job names, so no part may hold one
 Ahead: TypeAlias = Annotated[int, Field(ge=0, le=100, strict=True)]
 DEFAULT_AHEAD: Final = 1
@@ -895,7 +903,7 @@ class SweepSpecSection(Strict):
 class TrainerSection(Strict):
     """Location and properties of a trainer on the cluster."""
 
-    checkout: str | dict[str, str] | None = None
+    checkout: ClusterPath | dict[str, ClusterPath] | None = None
     """Checkout of Megatron-LM (for ``megatron_lm``), one for each release such as ``{core_v0.19.0: /opt/…}``, or
     checkout of Megatron-DeepSpeed (for ``megatron_deepspeed``)."""
     device: Literal["cuda", "cpu"] = "cuda"
@@ -903,7 +911,7 @@ class TrainerSection(Strict):
     entry: Literal["pretrain_gpt_alcf.py", "pretrain_gpt.py", "train_alcf.sh"] | None = None
     """Training script of Megatron-DeepSpeed. Default: ``pretrain_gpt_alcf.py``. ``train_alcf.sh`` is configured with
     environment variables and starts the processes itself."""
-    python: str | None = None
+    python: ClusterProgram | None = None
     """Python of the trainer's environment, if it is not the profile's ``python``."""
     launcher: LauncherName | None = None
     """Launcher of its processes, if it is not the profile's ``launcher``. ``mpiexec`` and ``deepspeed`` are for
@@ -1064,7 +1072,7 @@ class ClusterSection(Strict):
     """ID of the Airflow connection to the login node."""
     run_root: ClusterPath
     """Absolute path of the directory for the sweeps; all nodes must see it."""
-    python: str
+    python: ClusterProgram
     """Python of the trainer environment."""
     megatron_lm_dir: ClusterPath
     """This project's ``Megatron-LM/`` folder on the cluster."""
@@ -1209,6 +1217,8 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
 
 _ALIKE: Final = 0.7
 """Minimum similarity of a word to the one that is suggested: ``gpu`` is not meant to be ``cpu``."""
+_ALIKE_BELOW: Final = 0.85
+"""The same for a key of another section: many keys are compared."""
 SECRET_HINT = "write NAME: {file: PATH}, a private file on the cluster, or {connection: ID}, {variable: NAME}"
 
 
@@ -1246,7 +1256,7 @@ def _expected(detail: Any) -> str:
         case "bool_parsing" | "bool_type":
             return "true or false"
         case "string_type":
-            return "text (quote it)"
+            return "text" if isinstance(detail["input"], dict | list) else "text (quote it)"
         case "list_type" if detail["loc"][-1] == "command":
             return 'a list of words, such as [bash, -c, "…"]'
         case "list_type":
@@ -1320,7 +1330,12 @@ def _hint_for_key(key: str, section: type[Strict], loc: tuple[str | int, ...]) -
         return f"write megatron: {{{key}: …}}"
     known = f"{here.further}known here: {', '.join(sorted(_keys_of(here)))}"
     longer = suggestion(map(repr, longer_names(key, _keys_of(here))))
-    return did_you_mean(key, _keys_of(here)) or longer or known.replace("KEY", key.replace("_", "-"))
+    return (
+        did_you_mean(key, _keys_of(here))
+        or _near_below(key, here)
+        or longer
+        or known.replace("KEY", key.replace("_", "-"))
+    )
 
 
 def _is_argument(key: str) -> bool:
@@ -1340,6 +1355,17 @@ def _place_below(key: str, section: type[Strict]) -> str:
                 text = f"[{text}]"
             return f"write {field.alias or name}: {text}"
     return ""
+
+
+def _near_below(key: str, section: type[Strict]) -> str:
+    """Return the place of the most similar key in a section below this one; empty if none is similar enough."""
+    below = [
+        nested for field in section.model_fields.values() if (nested := _nested_section(field.annotation))
+    ]
+    near = near_names(
+        key, {name for nested in below for name in _keys_of(nested)}, limit=1, alike=_ALIKE_BELOW
+    )
+    return _place_below(near[0], section) if near else ""
 
 
 def _nested_section(annotation: Any) -> type[Strict] | None:

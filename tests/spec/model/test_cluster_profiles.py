@@ -160,6 +160,22 @@ def test_an_unknown_profile(folder: Path) -> None:
         ("OMP_NUM_THREADS: 4", "A: '{{ 4', B: '{{ (x }}'", "alps.yaml:7:1: '{{ 4' is not a valid expression"),
         ("{{ project_root }}/", "", "alps.yaml:4:1: megatron_lm_dir: 'Megatron-LM' is not absolute"),
         ("visibility_window: 2m", "slurm_bin: bin", "alps.yaml:8:1: slurm_bin: 'bin' is not absolute"),
+        (
+            "/opt/venv/bin/python",
+            "~/venv/bin/python",
+            "python: '~/venv/bin/python' is not absolute (no shell expands ~)",
+        ),
+        (
+            "visibility_window: 2m",
+            "trainers: {megatron_lm: {checkout: ~/Megatron-LM}}",
+            "alps.yaml:8:26: trainers.megatron_lm.checkout: '~/Megatron-LM' is not absolute (start it with /)",
+        ),
+        ("visibility_window: 2m", "signatures: [{pattern: x}]", "signatures.0 is a mapping (expected text)"),
+        (
+            "visibility_window: 2m",
+            "gpu_per_node: 4",
+            "unknown key 'gpu_per_node' (write slurm: {gpus_per_node: …})",
+        ),
         ("project_root", "projectroot", "'projectroot', which is not defined; did you mean 'project_root'?"),
         ("2m", "later", "visibility_window: 'later' is not a duration (write 30m, 6h or 06:00:00)"),
         (PROFILE, "[1]", "expected keys with values"),
