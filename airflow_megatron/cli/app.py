@@ -34,6 +34,14 @@ class VerbosityAnywhere(TyperGroup):
             ctx, flags + [word for word in args[:end] if word not in FLAGS] + args[end:]
         )
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; its refusals of values do not begin with the words of pydantic, which Typer uses."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 app = typer.Typer(
     name="airflow-megatron",

@@ -261,11 +261,8 @@ def digest_of(path: str) -> str:
     the process that opens it.
     """
     try:
-        found = os.stat(path)  # noqa: PTH116
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
             return _NOT_REGULAR
-        if found.st_size > LARGEST_HASHED:
-            return _identity(found)
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             found = os.fstat(file.fileno())
             content = file.read(LARGEST_HASHED + 1) if stat.S_ISREG(found.st_mode) else b""

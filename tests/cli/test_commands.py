@@ -146,7 +146,9 @@ class TestPlan:
         assert call("plan", "sweep_specs/our_sweep.yaml").status == 0
 
     def test_an_unknown_format(self, call: Callable[..., Answer]) -> None:
-        assert call("plan", "chain", "--format", "xml").status == 2
+        answer = call("plan", "chain", "--format", "xml")
+        assert answer.status == 2
+        assert "Error: Invalid value for '--format': 'xml' is not one of 'table', " in answer.stderr
 
 
 class TestRender:
