@@ -10,6 +10,7 @@ import pytest
 from run_tree import RunTree, take_snapshot
 
 from airflow_megatron.results.plots import plots as plots_module
+from airflow_megatron.results.plots.charts import colour_of
 from airflow_megatron.results.plots.plots import draw_plots, loss_at, loss_curve
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
 from airflow_megatron.results.report.report import write_report
@@ -87,6 +88,13 @@ def test_every_plot_of_a_full_sweep(report: Report) -> None:
     assert "cooldown_1.6M (1.64M tokens)" in texts["loss_by_learning_rate"]
     assert "1.02M" in texts["cooldown_gain"]
     assert "next_line/acc" in texts["evaluations"]
+
+
+def test_no_two_curves_have_the_same_colour_and_no_two_groups_the_same_mark() -> None:
+    colours = [colour_of(number) for number in range(100)]
+    assert len(set(colours)) == 100
+    assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
+    assert len(set(plots_module._MARKERS)) == len(plots_module._MARKERS) > 30
 
 
 def test_nothing_to_draw() -> None:

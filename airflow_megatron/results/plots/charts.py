@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-COLOURS: Final = (
+_COLOURS: Final = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b"),
     *("#56b4e9", "#7f3fbf", "#8c564b", "#5f9e2f", "#e0437b"),
 )
@@ -33,6 +34,18 @@ _MOST_ENTRIES: Final = 24
 _DIGITS: Final = 6
 
 
+def colour_of(number: int) -> str:
+    """Return the colour of a curve; no two of the first hundred are equal.
+
+    :param number: from 0
+    """
+    if number < len(_COLOURS):
+        return _COLOURS[number]
+    hue = number * 137.508 % 360  # degrees; the golden angle keeps neighbours apart
+    parts = colorsys.hls_to_rgb(hue / 360, (0.36, 0.52, 0.28)[number % 3], 0.6)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """A series of values; values that are not finite numbers are left out.
@@ -40,7 +53,7 @@ class Series:
     :param name: name in the legend
 
     :param points: (x, y) in the order in which a line joins them
-    :param colour: index of the colour, modulo their number; None for grey
+    :param colour: number of the colour; None for grey
     :param line: whether a line joins the points
     :param dash: number of the line's pattern, 0 for a solid line
     :param marks: whether each point has a mark
@@ -62,7 +75,7 @@ class Series:
     @property
     def hex_colour(self) -> str:
         """The colour in the notation of CSS and matplotlib."""
-        return GREY if self.colour is None else COLOURS[self.colour % len(COLOURS)]
+        return GREY if self.colour is None else colour_of(self.colour)
 
 
 @dataclass(frozen=True, slots=True)

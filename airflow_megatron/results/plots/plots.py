@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import string
 import textwrap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -51,7 +52,10 @@ CooldownPair = tuple[ResultRow, float, float, float]
 _MOST_LEGEND_ENTRIES: Final = 12
 _MOST_ERROR_BARS: Final = 40
 _FAILED: Final = "#b2182b"
-_MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
+_MARKERS: Final = (
+    *("o", "s", "^", "D", "v", "P", "X", "<", ">", "h"),
+    *(f"${letter}$" for letter in string.ascii_uppercase),
+)
 
 
 def draw_plots(table: ResultTable) -> list[Plot]:

@@ -3,6 +3,11 @@
 import { ask, byId, h, number } from "./dom.js";
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7f3fbf", "#8c564b", "#5f9e2f", "#e0437b"];
+/** Return the colour of a curve by its number from 0; `results/plots/charts.py` has the same colours. */
+function colourOf(number) {
+  return PALETTE[number] || `hsl(${((number * 137.508) % 360).toFixed(1)} 60% ${[36, 52, 28][number % 3]}%)`;
+}
+
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const DEFAULT_POINTS = 12;
 const X_NAMES = { x: "iterations", tokens: "tokens", flops: "FLOPs", hours: "hours of training", rate: "learning rate" };
@@ -114,7 +119,7 @@ export class Curves {
       // a joined axis needs unique x values
       const seen = new Map(keep.map((index) => [at[index], y[index]]));
       const xs = [...seen.keys()].sort((a, b) => a - b);
-      if (!this.colours.has(curve.point)) this.colours.set(curve.point, PALETTE[this.colours.size % PALETTE.length]);
+      if (!this.colours.has(curve.point)) this.colours.set(curve.point, colourOf(this.colours.size));
       const colour = this.colours.get(curve.point);
       const name = `${curve.point} ${curve.stage}`;
       tables.push([xs, xs.map((x) => seen.get(x))]);
