@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from run_tree import iteration_line, take_snapshot
 
-from airflow_megatron.megatron.logs.log_lines import ErrorRecord, IterationRecord, LogParser, parse_log
+from airflow_megatron.megatron.logs.log_lines import (
+    ErrorRecord,
+    IterationRecord,
+    LogParser,
+    ValidationRecord,
+    parse_log,
+)
 from airflow_megatron.results.readings.snapshot import SnapshotError, parse_snapshot, snapshot_script
 from airflow_megatron.slurm.remote.framing import BEGIN, END
 from airflow_megatron.slurm.remote.quoting import QuotingError
@@ -141,6 +147,30 @@ def test_long_logs_are_thinned_evenly(tree: RunTree) -> None:
     errors = [int(record.message) for record in records if isinstance(record, ErrorRecord)]
     assert errors[:400] == list(range(400))
     assert errors[400:] == list(range(1600, 2000))
+
+
+@pytest.mark.slow
+def test_validations_are_kept_among_many_other_lines(tree: RunTree) -> None:
+    """Figures compare a branch with the validation of its trunk at the iteration where it begins."""
+    run_dir = tree.root / "p"
+    line = " validation loss at iteration {} on {} set | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n"
+    saved = "  successfully saved checkpoint from iteration {} to /c [ t 1/1, p 1/1 ]\n"
+    for name, count in (("short", 1500), ("long", 9000)):
+        text = "".join(
+            line.format(number, "validation") + line.format(number, "test") + saved.format(number)
+            for number in range(1, count + 1)
+        )
+        tree.write(run_dir / "logs" / f"{name}-1.out", text)
+    run = take_snapshot([str(run_dir)]).run(str(run_dir))
+    for name, count in (("short", 1500), ("long", 9000)):
+        found: dict[int, set[str]] = {}
+        for record in run.records(name):
+            if isinstance(record, ValidationRecord):
+                found.setdefault(record.iteration, set()).add(record.split)
+        assert set(map(len, found.values())) == {2}
+        assert list(found)[-200:] == list(range(count - 199, count + 1))
+        gaps = {after - before for before, after in itertools.pairwise(sorted(found))}
+        assert max(gaps) == (1 if count <= 2000 else 8)
 
 
 def test_tail_of_a_log(tree: RunTree) -> None:

@@ -63,8 +63,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-# Keeps about `most` evenly spaced iteration lines, and the last `tail` of them; of the other lines the first
-# and the last `others`. Prints the kept lines in the order of the log, each after a space.
+# Keeps about `most` evenly spaced iteration lines, and the last `tail` of them; the validations of at most `most`
+# evenly spaced iterations, and the last `others` validations; of the other lines the first and the last `others`.
+# Prints the kept lines in the order of the log, each after a space.
 _THIN: Final = r"""
 { line = substr($0, 1, 4000) }
 /\| consumed samples:|consumed_samples/ {
@@ -81,6 +82,20 @@ _THIN: Final = r"""
   recent[seen % tail] = line; recent_at[seen % tail] = NR
   next
 }
+/validation[^|]* loss at / {
+  match(line, /loss at (iteration +)?[^ |]*/)  # lines of several data sets belong to one iteration
+  moment = substr(line, RSTART, RLENGTH)
+  if (moment != last_moment) { moments++; if (moments % every == 0) chosen++ }
+  last_moment = moment
+  if (moments % every == 0) { value[NR] = line; moment_of[NR] = moments }
+  if (chosen > most) {
+    every *= 2; chosen = int(moments / every)
+    for (i in value) if (moment_of[i] % every) { delete value[i]; delete moment_of[i] }
+  }
+  values++
+  final[values % others] = line; final_at[values % others] = NR
+  next
+}
 {
   other++
   if (other <= others) text[NR] = line
@@ -88,6 +103,8 @@ _THIN: Final = r"""
 }
 END {
   for (i in recent) text[recent_at[i]] = recent[i]
+  for (i in value) text[i] = value[i]
+  for (i in final) text[final_at[i]] = final[i]
   for (i in late) text[late_at[i]] = late[i]
   for (i = 1; i <= NR; i++) if (i in text) print " " text[i]
 }
@@ -242,7 +259,7 @@ def snapshot_script(
     """
     if iteration_lines < 2:
         raise ValueError(f"iteration_lines must be at least 2, not {iteration_lines}")
-    options = f"-v most={iteration_lines} -v tail={min(100, iteration_lines)} -v others=400 -v stride=1"
+    options = f"-v most={iteration_lines} -v tail={min(100, iteration_lines)} -v others=400 -v stride=1 -v every=1"
     source = '"$log"' if log_tail_bytes is None else ""
     tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
     bring = f'{tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"'
