@@ -259,7 +259,9 @@ def snapshot_script(
     """
     if iteration_lines < 2:
         raise ValueError(f"iteration_lines must be at least 2, not {iteration_lines}")
-    options = f"-v most={iteration_lines} -v tail={min(100, iteration_lines)} -v others=400 -v stride=1 -v every=1"
+    options = (
+        f"-v most={iteration_lines} -v tail={min(100, iteration_lines)} -v others=400 -v stride=1 -v every=1"
+    )
     source = '"$log"' if log_tail_bytes is None else ""
     tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
     bring = f'{tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"'

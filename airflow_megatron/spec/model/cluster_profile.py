@@ -127,9 +127,26 @@ def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
     if section.templates is not None and not (path.parent / section.templates).is_dir():
         message = f"there is no folder {path.parent / section.templates}"
         missing.append(document.problem(("templates",), message, "make it, or drop the key"))
+    tables = {
+        key: path.parent / one.arguments_table for key, one in section.trainers.items() if one.arguments_table
+    }
+    missing += [
+        document.problem(
+            ("trainers", key, "arguments_table"),
+            f"there is no file {table}",
+            "make it with: airflow-megatron megatron-args CHECKOUT -o FILE",
+        )
+        for key, table in tables.items()
+        if not table.is_file()
+    ]
     if missing:
         raise SpecError(missing)
-    return ClusterProfile(name=name, **{key: getattr(section, key) for key in ClusterSection.model_fields})
+    fields = {key: getattr(section, key) for key in ClusterSection.model_fields}
+    fields["trainers"] = {
+        key: one.model_copy(update={"arguments_table": str(tables[key])}) if key in tables else one
+        for key, one in section.trainers.items()
+    }
+    return ClusterProfile(name=name, **fields)
 
 
 def _evaluated(document: YamlDocument, names: dict[str, Any]) -> Any:

@@ -170,6 +170,11 @@ def test_an_unknown_profile(folder: Path) -> None:
             "trainers: {megatron_lm: {checkout: ~/Megatron-LM}}",
             "alps.yaml:8:26: trainers.megatron_lm.checkout: '~/Megatron-LM' is not absolute (start it with /)",
         ),
+        (
+            "visibility_window: 2m",
+            "trainers: {megatron_core: {arguments_table: none.json}}",
+            "alps.yaml:8:28: there is no file {folder}/none.json (make it with: airflow-megatron megatron-args",
+        ),
         ("visibility_window: 2m", "signatures: [{pattern: x}]", "signatures.0 is a mapping (expected text)"),
         (
             "visibility_window: 2m",
@@ -183,7 +188,14 @@ def test_an_unknown_profile(folder: Path) -> None:
 )
 def test_wrong_profiles(folder: Path, old: str, new: str, message: str) -> None:
     (folder / "alps.yaml").write_text(PROFILE.replace(old, new))
-    assert message in told(folder)
+    assert message.replace("{folder}", str(folder)) in told(folder)
+
+
+def test_a_table_of_arguments_is_relative_to_the_profile(folder: Path) -> None:
+    text = PROFILE.replace("visibility_window: 2m", "trainers: {megatron_core: {arguments_table: mine.json}}")
+    (folder / "alps.yaml").write_text(text)
+    (folder / "mine.json").write_text("{}")
+    assert load_cluster("alps", folder).trainer("megatron_core").arguments_table == str(folder / "mine.json")
 
 
 def test_a_project_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
