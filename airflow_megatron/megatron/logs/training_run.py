@@ -29,7 +29,8 @@ class TrainingRun:
     """The data in the logs of a training run.
 
     :param iterations: the logged iterations that belong to the run, ascending
-    :param validations: validation and test losses, the last value of each, in order of iteration
+    :param validations: validation and test losses, the last value of each, in order of iteration; those of an iteration
+        in the order of the log
     :param parameters: number of parameters of the model, or None if no log has it
     :param markers: the markers of all attempts, in order
     :param errors: the errors of all attempts, in order
@@ -61,7 +62,7 @@ class TrainingRun:
         loaded, first = _start(records)
         return cls(
             iterations=tuple(merge_iterations(records)),
-            validations=tuple(validations[key] for key in sorted(validations)),
+            validations=tuple(validations[key] for key in sorted(validations, key=lambda key: key[0])),
             parameters=_parameters(records),
             markers=tuple(record for record in records if isinstance(record, MarkerRecord)),
             errors=tuple(record for record in records if isinstance(record, ErrorRecord)),

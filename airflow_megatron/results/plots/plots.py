@@ -405,7 +405,9 @@ def _panel_title(axis: Axes, panel: Group, branches: Sequence[Branch]) -> None:
 def _group_label(group: Group, rows: Iterable[ResultRow], *, separator: str = ": ") -> str:
     rows = list(rows)
     counts = {row.parameters for row in rows if row.group == group and row.parameters}
-    parts = [", ".join(f"{key}={value or '–'}" for key, value in _naming_items(group, {row.group for row in rows}))]
+    parts = [
+        ", ".join(f"{key}={value or '–'}" for key, value in _naming_items(group, {row.group for row in rows}))
+    ]
     if len(counts) == 1:
         parts.append(f"{format_count(max(counts))} parameters")
     return separator.join(part for part in parts if part)

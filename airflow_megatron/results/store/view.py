@@ -317,9 +317,14 @@ class SweepView:
         )
 
     def _validations(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """Return the validation losses that no later log superseded, by iteration."""
+        """Return the validation losses that no later log superseded, by iteration; of several sets, those of the first.
+
+        :meth:`.training_run.TrainingRun.evaluation_loss` chooses the same set.
+        """
         rows = self._small[VALIDATIONS.name].filter(pl.col("split") == "validation")
-        rows = rows.select(*_JOB, "offset", "iteration", "loss", self._numbers.of(rows).alias("_log"))
+        rows = rows.select(
+            *_JOB, "offset", "iteration", "dataset", "loss", self._numbers.of(rows).alias("_log")
+        )
         later = (
             spans.sort("_order")
             .with_columns(
@@ -337,6 +342,8 @@ class SweepView:
             rows.join(later, on="_log", how="left")
             .filter((pl.col("iteration") < pl.col("_later")).fill_null(True))
             .sort("_order", "offset")
+            .filter(pl.col("_order").eq_missing(pl.col("_order").last().over(*_JOB, "iteration")))
+            .filter(pl.col("dataset").eq_missing(pl.col("dataset").first().over(*_JOB, "iteration")))
             .unique([*_JOB, "iteration"], keep="last", maintain_order=True)
             .sort(*_JOB, "iteration", nulls_last=False, maintain_order=True)
             .select(*_JOB, "iteration", "loss")

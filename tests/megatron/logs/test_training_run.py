@@ -57,8 +57,9 @@ def test_final_validation_wins_and_restarts_replace() -> None:
 
 
 def test_first_of_several_validation_sets() -> None:
-    sets = [validation(20, 2.0, dataset="0"), validation(20, 4.0, dataset="1")]
+    sets = [validation(20, 2.0, dataset="wiki"), validation(20, 4.0, dataset="code")]
     assert TrainingRun.of(sets).evaluation_loss("validation") == 2.0
+    assert TrainingRun.of([*sets, validation(20, 2.5, dataset="wiki")]).evaluation_loss("validation") == 2.5
 
 
 def test_parameters_of_a_large_parallel_model_come_from_the_total() -> None:

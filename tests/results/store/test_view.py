@@ -163,6 +163,22 @@ def test_validations_that_a_later_attempt_repeats_are_dropped(store: SegmentStor
     assert agrees(view).validations["loss"].to_list() == [2.0, 0.5]
 
 
+@pytest.mark.slow
+def test_the_first_of_several_validation_sets_is_shown_as_in_reports(store: SegmentStore) -> None:
+    def check(dataset: str, loss: float, offset: int, source: Source = SOURCE) -> Batch:
+        line = (4, "validation", dataset, False, loss, None, None)
+        return Batch("validations", source, READ_AT, [line], [offset])
+
+    view = SweepView(store, "s")
+    write_batches(store, [iterations(*range(1, 5)), check("wiki", 2.0, 401), check("code", 1.0, 402)])
+    assert agrees(view).validations["loss"].to_list() == [2.0]
+    write_batches(store, [check("wiki", 2.5, 501), check("code", 1.5, 502)])
+    assert agrees(view).validations["loss"].to_list() == [2.5]
+    again = other("p", attempt=2, job_id="8")
+    write_batches(store, [iterations(4, source=again), check("code", 0.5, 402, again)])
+    assert agrees(view).validations["loss"].to_list() == [0.5]
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> list[list[Batch]]:
     """Attempts of two trainings that begin anywhere, in segments that are cut anywhere."""
