@@ -508,6 +508,8 @@ class EventSection(Strict):
 class RestartSection(Strict):
     """Retries after each kind of end; in the first five keys, ``null`` means no limit."""
 
+    example: ClassVar[str] = "{retryable: 5}"
+
     rolled_over: Whole | None = Field(default=None, ge=0)
     """Retries after an orderly stop: walltime, SIGTERM, exit duration."""
     retryable: Whole | None = Field(default=10, ge=0)
@@ -551,6 +553,8 @@ HealthReaction: TypeAlias = Literal["notify", "cancel", "restart", "rollback", "
 class StallSection(Strict):
     """The job runs without a new iteration."""
 
+    example: ClassVar[str] = "{after: 20m}"
+
     after: Duration = 600
     """Shortest pause that counts as a stall."""
     factor: Number = Field(default=5, ge=1)
@@ -566,6 +570,8 @@ class StallSection(Strict):
 class ThroughputSection(Strict):
     """The training has become much slower."""
 
+    example: ClassVar[str] = "{do: cancel}"
+
     below: Number = Field(default=0.3, gt=0, lt=1)
     """Fraction of the attempt's median throughput below which an iteration line is slow."""
     lines: Whole = Field(default=5, ge=1)
@@ -577,6 +583,8 @@ class ThroughputSection(Strict):
 class NanSection(Strict):
     """The loss is not a finite number."""
 
+    example: ClassVar[str] = "{do: cancel}"
+
     iterations: Whole = Field(default=10, ge=1)
     """Consecutive iterations, or iterations within one line of the log, before the reaction."""
     do: HealthReaction = "notify"
@@ -586,6 +594,8 @@ class NanSection(Strict):
 class SkippedSection(Strict):
     """The loss scaler skips iterations."""
 
+    example: ClassVar[str] = "{do: cancel}"
+
     iterations: Whole = Field(default=50, ge=1)
     """Consecutive iterations, or iterations within one line of the log, before the reaction."""
     do: HealthReaction = "notify"
@@ -594,6 +604,8 @@ class SkippedSection(Strict):
 
 class SpikeSection(Strict):
     """The loss has jumped and does not recover."""
+
+    example: ClassVar[str] = "{do: rollback}"
 
     deviations: Number = Field(default=8, gt=0)
     """Standard deviations above the running median that count as a spike."""
@@ -1168,7 +1180,7 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
         tuple[int | str, ...], str
     ] = {}  # place of an unknown key → the missing key that it stands for
     for detail, path in zip(details, paths, strict=True):
-        wanted.setdefault(path, []).append(_expected(detail))
+        wanted.setdefault(path, []).append(_expected(detail, section))
         if detail["type"] == "extra_forbidden":
             place, key = detail["loc"][:-1], str(detail["loc"][-1])
             for name in near_names(key, _fields_at(section, place), limit=1):
@@ -1246,7 +1258,21 @@ def _text_of_list(detail: Any, path: KeyPath) -> str:
     return ",".join(map(str, words)) if is_plain else ""
 
 
-def _expected(detail: Any) -> str:
+def _as_list(detail: Any, section: type[Strict]) -> str:
+    """Return an example: the list that is meant by a single value; empty if the value is no plain word."""
+    path, value = detail["loc"], detail["input"]
+    is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+    of_sections = _sections_at(section, path)[-1][0] == path
+    if not is_plain or of_sections or _may_be_secret(path) or not _PLAIN_WORDS.fullmatch(str(value)):
+        return ""
+    words = str(value).split() if "wrapper" in path else [str(value)]
+    return f", such as [{', '.join(words)}]"
+
+
+_PLAIN_WORDS: Final = re.compile(r"[\w./+=-]+( [\w./+=-]+)*", re.ASCII)
+
+
+def _expected(detail: Any, section: type[Strict]) -> str:
     context = detail.get("ctx", {})
     match detail["type"]:
         case "int_parsing" | "int_type" | "int_from_float":
@@ -1260,7 +1286,7 @@ def _expected(detail: Any) -> str:
         case "list_type" if detail["loc"][-1] == "command":
             return 'a list of words, such as [bash, -c, "…"]'
         case "list_type":
-            return "a list"
+            return f"a list{_as_list(detail, section)}"
         case "too_short":
             return "at least one item"
         case "dict_type" | "model_type" | "model_attributes_type":

@@ -113,8 +113,24 @@ def test_the_file_names_the_sweep() -> None:
             "s.yaml:3:1: max_active_points is 'many' (expected a whole number)",
         ),
         (spec_text(point="p", more="max_active_points: 0"), "greater than or equal to 1"),
-        (spec_text(point="p", more="tags: wide"), "s.yaml:3:1: tags is 'wide' (expected a list)"),
-        (spec_text(point="p", more="wrapper: nsys"), "s.yaml:3:1: wrapper is 'nsys' (expected a list)"),
+        (
+            spec_text(point="p", more="tags: wide"),
+            "s.yaml:3:1: tags is 'wide' (expected a list, such as [wide])",
+        ),
+        (
+            spec_text(point="p", more="wrapper: nsys profile"),
+            "s.yaml:3:1: wrapper is 'nsys profile' (expected a list, such as [nsys, profile])",
+        ),
+        (spec_text(point="p", more="trackers: wandb"), "trackers is 'wandb' (expected a list)"),
+        (spec_text(point="p", more="tags: '{{ x }}'"), "tags is '{{ x }}' (expected a list)"),
+        (
+            spec_text(point="p", more="restart: 3"),
+            "restart is 3 (expected keys with values, such as {retryable: 5})",
+        ),
+        (
+            spec_text(point="p", more="health: {nan: stop}"),
+            "health.nan is 'stop' (expected keys with values, such as {do: cancel})",
+        ),
         (
             spec_text(point="p", more="description: 3"),
             "s.yaml:3:1: description is 3 (expected text (quote it))",
