@@ -88,6 +88,17 @@ class TrainingRun:
         losses = [record.loss for record in self.iterations[-window:] if record.loss is not None]
         return statistics.fmean(losses) if losses else None
 
+    @property
+    def validation_losses(self) -> dict[int, float | None]:
+        """Validation losses (nats per token) by iteration: of several sets the first, of several values the last."""
+        found: dict[int, ValidationRecord] = {}
+        for record in self.validations:
+            if record.iteration is None or record.split != "validation":
+                continue
+            if found.setdefault(record.iteration, record).dataset == record.dataset:
+                found[record.iteration] = record
+        return {iteration: record.loss for iteration, record in found.items()}
+
     def evaluation_loss(self, split: str) -> float | None:
         """Return the last loss (nats per token) on a held-out set.
 

@@ -180,9 +180,9 @@ def _curve(
         "hours": [_number(place[each.iteration][1]) for each in shown_records],
         "restarts": _restarts(branch),
         "validations": [
-            [each.iteration, _number(each.loss)]
-            for each in branch.training.validations
-            if each.iteration is not None and each.split == "validation" and each.loss is not None
+            [iteration, _number(loss)]
+            for iteration, loss in branch.training.validation_losses.items()
+            if loss is not None
         ],
     }
     for metric in METRICS:

@@ -59,6 +59,10 @@ def test_final_validation_wins_and_restarts_replace() -> None:
 def test_first_of_several_validation_sets() -> None:
     sets = [validation(20, 2.0, dataset="wiki"), validation(20, 4.0, dataset="code")]
     assert TrainingRun.of(sets).evaluation_loss("validation") == 2.0
+    assert TrainingRun.of([validation(10, 3.0, dataset="wiki"), *sets]).validation_losses == {
+        10: 3.0,
+        20: 2.0,
+    }
     assert TrainingRun.of([*sets, validation(20, 2.5, dataset="wiki")]).evaluation_loss("validation") == 2.5
 
 
