@@ -55,7 +55,6 @@ def begins(job: Job, cluster: ClusterProfile) -> str:
     return added[0].removeprefix("command+=(").removesuffix(")")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "words", "needs", "iteration"),
     [
@@ -170,7 +169,6 @@ def test_what_cannot_be_started_from_is_refused_at_its_line(
     assert error.value.problems[0].line > 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "told"),
     [

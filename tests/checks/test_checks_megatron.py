@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.documents.errors import Problem
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
@@ -186,7 +185,6 @@ class TestArguments:
         assert "has train_iters -300; write at least 1" in problem.message
         assert problem.line == line_of(text, "train_iters")
 
-    @pytest.mark.slow
     def test_a_wrapper_that_no_process_gets(self) -> None:
         text = changed(
             ("  pretrain:", "  pretrain:\n    wrapper: {command: [nsys], ranks: [8]}"), text=UPSTREAM
@@ -210,7 +208,6 @@ class TestArguments:
         assert problem.line == line_of(text, "finish")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("strictness", "refused"), [("log_all", False), ("log_unexpected", True)])
 def test_weights_that_a_checkpoint_lacks(strictness: str, refused: bool) -> None:
     branch = "      override_opt_param_scheduler: true\n"

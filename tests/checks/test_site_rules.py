@@ -43,7 +43,6 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("site", "index", "text"), RULES)
 def test_each_rule_holds_at_its_limit_and_names_its_source_beyond(site: str, index: int, text: str) -> None:
     cluster = profile(site)
@@ -57,7 +56,6 @@ def test_each_rule_holds_at_its_limit_and_names_its_source_beyond(site: str, ind
     assert ("unverified" in found) == (not rule.verified)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("site", site_names())
 def test_a_chain_passes_on_each_site_and_its_script_parses(site: str, tmp_path: Path) -> None:
     cluster = profile(site)
@@ -214,7 +212,6 @@ def test_run_roots_on_file_systems_that_are_not_for_jobs(run_root: str, errors: 
         assert "conduct.md, read 2026-11-25" in refused
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("site", site_names())
 def test_the_folder_that_the_page_of_a_site_names_is_for_jobs(
     site: str, monkeypatch: pytest.MonkeyPatch
@@ -247,7 +244,6 @@ def test_advice_of_a_site_is_a_warning() -> None:
     assert "jobs leave --constraint out" in reported(cluster.model_copy(update={"rules": [ruled]}), slurm)[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("site", ["clariden", "frontier", "leonardo", "lumi-g", "perlmutter", "vista"])
 def test_a_sweep_that_can_take_longer_than_files_are_kept(site: str) -> None:
     cluster = profile(site)
@@ -291,7 +287,6 @@ def test_trainings_of_a_profile_with_a_layout_of_checkpoints() -> None:
     assert "setstripe" not in job_script(training, without, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("site", "slurm", "cost"),
     [

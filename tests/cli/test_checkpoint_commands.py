@@ -45,7 +45,6 @@ def test_no_checkpoint_and_no_folder(tmp_path: Path) -> None:
     assert "is not a folder" in absent.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["DIR", "--cluster", "local"]])
 def test_a_folder_or_a_cluster(words: list[str], tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(tmp_path) if word == "DIR" else word for word in words])
@@ -53,7 +52,6 @@ def test_a_folder_or_a_cluster(words: list[str], tmp_path: Path) -> None:
     assert "give either DIR or --cluster NAME" in result.stderr
 
 
-@pytest.mark.slow
 def test_all_runs_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script runs for real, here instead of on a login node."""
     checkpoints = tmp_path / "sweep" / "lr1" / "checkpoints"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 HEAVY = ("pydantic", "jinja2", "yaml", "airflow", "airflow_megatron.plan", "airflow_megatron.slurm")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_prints_its_help(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

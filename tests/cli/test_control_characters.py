@@ -65,7 +65,6 @@ def assert_plain(text: str) -> None:
     assert odd <= {"\n"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sequence", SEQUENCES.values(), ids=SEQUENCES)
 @pytest.mark.parametrize("form", ["table", "json", "jsonl"])
 def test_log(tmp_path: Path, sequence: str, form: str) -> None:

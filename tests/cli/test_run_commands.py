@@ -44,7 +44,6 @@ class TestStatus:
             assert look().count(StageState.WAITING) == 4
         assert site.server.logins == 2
 
-    @pytest.mark.slow
     def test_a_queue_that_cannot_be_read(self, site: LoginSite) -> None:
         site.submitted(site.run_sweep("first")[0], "101")
         site.command("squeue", "exit 1")
@@ -54,7 +53,6 @@ class TestStatus:
             "site"
         ]
 
-    @pytest.mark.slow
     def test_an_unreachable_login_node(self, site: LoginSite) -> None:
         site.server.stop()
         answer = site.call("status", "study")

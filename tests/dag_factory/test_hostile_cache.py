@@ -61,7 +61,6 @@ LARGE: dict[str, SpecEntry] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("entry", LARGE.values(), ids=LARGE)
 def test_tasks_of_others_load_a_line_for_each_spec(entry: SpecEntry, folder: Path) -> None:
     cache = SpecCache(folder)
@@ -189,7 +188,6 @@ class TestStagesThatWait:
         "  b: {kind: command, command: [x], parent: r, for_each: {w: @}, start: {finished: [a]}}\n"
     )
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("values", [80, 150, 245])
     def test_for_too_many_are_refused(self, values: int, tmp_path: Path) -> None:
         text = self.FAN.replace("@", str(list(range(values))))

@@ -129,7 +129,6 @@ def test_a_task_gets_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID")
 
 
-@pytest.mark.slow
 def test_new_stages_come_beside_those_of_the_run(folder: Path) -> None:
     plan(folder, CHAIN)
     (folder / "chain.yaml").write_text(MORE)
@@ -159,7 +158,6 @@ def test_a_point_that_a_person_started(folder: Path) -> None:
     keeps(wiring(folder), before)
 
 
-@pytest.mark.slow
 def test_specs_of_another_folder_are_not_built(folder: Path, tmp_path: Path) -> None:
     plan(folder, CHAIN)
     other = tmp_path / "other"
@@ -179,7 +177,6 @@ def test_a_damaged_outline_leaves_the_spec(folder: Path) -> None:
     assert "cooldown_600k.watch" not in wiring(folder)["chain.point"]
 
 
-@pytest.mark.slow
 def test_the_spec_is_built_alone_if_it_conflicts_with_a_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +193,6 @@ class TestAnotherRun:
         (folder / "chain.yaml").write_text(text)
         return SweepOutline.of(load_sweep(folder / "chain.yaml"))
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("text", "stage"),
         [
@@ -224,7 +220,6 @@ class TestAnotherRun:
         else:
             active_runs.refuse_rewired(outline, "manual__2", store)
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("counts", "expected"),
         [
@@ -266,7 +261,6 @@ def new_stages(number: int, count: int = 3) -> str:
 class TestTooManyStages:
     """A sweep that is edited and planned again and again takes no time from the others."""
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(("limit", "value"), [("MOST_IN_FLIGHT", 10), ("MOST_OUTLINES", 3)])
     def test_another_plan_is_refused(
         self, limit: str, value: int, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +281,6 @@ class TestTooManyStages:
         active_runs.refuse_too_many_stages(outline, store)  # the run has ended, and Airflow did not say so
         assert outlines_in_flight("chain", store) == []
 
-    @pytest.mark.slow
     def test_the_sweeps_with_the_most_lose_them_first(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

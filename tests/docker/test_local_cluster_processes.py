@@ -73,7 +73,6 @@ def test_a_damaged_record_names_no_process(tmp_path: Path, text: str) -> None:
     assert processes.read_record(record) is None
 
 
-@pytest.mark.slow
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, spawn: Spawn) -> None:
     script = "trap '' TERM; touch \"$READY\"; while :; do sleep 0.1; done"
     child = spawn("sh", "-c", script, READY=str(tmp_path / "ready"))

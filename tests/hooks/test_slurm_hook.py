@@ -312,7 +312,6 @@ class TestTrouble:
         node.refusal = "programs of another version"
         assert await answer(hook(node, key_file)) == CommandResult(77, "", node.refusal)
 
-    @pytest.mark.slow
     async def test_a_command_that_takes_too_long(self, node: LoginNode, key_file: Path) -> None:
         transport = await hook(node, key_file).transport()
         started = time.monotonic()
@@ -322,7 +321,6 @@ class TestTrouble:
         assert (await transport.run("echo again", timeout=60)).stdout == "again\n"
         await transport.close()
 
-    @pytest.mark.slow
     async def test_a_login_node_that_does_not_answer(self, key_file: Path, node: LoginNode) -> None:
         async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
@@ -373,7 +371,6 @@ while data := far.recv(65536):
 """
 
 
-@pytest.mark.slow
 async def test_through_a_proxy_command(node: LoginNode, key_file: Path, tmp_path: Path) -> None:
     (tmp_path / "relay.py").write_text(RELAY)
     command = f"{sys.executable} {tmp_path}/relay.py 127.0.0.1 {node.port}"
@@ -430,7 +427,6 @@ SWITCHES = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["home", "extra"])
 @pytest.mark.parametrize("scope", ["", "Host *\n", "Host 127.*\n", "Match host 127.0.0.1\n"])
 @pytest.mark.parametrize("switch", SWITCHES)

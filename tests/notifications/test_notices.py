@@ -111,7 +111,6 @@ notify:
 """
 
 
-@pytest.mark.slow
 def test_callbacks_of_the_tasks(tmp_path: Path) -> None:
     (tmp_path / "chain.yaml").write_text(CHAIN + NOTIFY)
     dags = {dag.dag_id: dag for dag in build_sweep_dags(tmp_path)}
@@ -129,7 +128,6 @@ def test_no_recipients(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dag_id", "run_id", "conf", "pinned"),
     [

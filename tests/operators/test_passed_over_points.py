@@ -73,7 +73,6 @@ def test_points_all_of_whose_jobs_have_finished(tmp_path: Path, cluster: Cluster
     assert finished_points(jobs, shell) == {"p1", "p2"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -42,7 +42,6 @@ class TestPlan:
     def plan(self, cluster: ClusterProfile) -> Plan:
         return planned(CHAIN, cluster)
 
-    @pytest.mark.slow
     def test_keys_of_the_json(self, plan: Plan) -> None:
         shown = json.loads(json.dumps(plan.to_json()))
         assert set(shown) >= {"sweep", "digest", "cluster", "points", "jobs"}
@@ -113,7 +112,6 @@ class TestDigests:
     def test_equal_sweeps_have_equal_digests(self, old: str, new: str, cluster: ClusterProfile) -> None:
         assert planned(CHAIN.replace(old, new), cluster).digest == planned(CHAIN, cluster).digest
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("old", "new"),
         [

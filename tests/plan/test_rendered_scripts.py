@@ -202,7 +202,6 @@ def sandbox(tmp_path: Path) -> Sandbox:
     return Sandbox(tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gpu_option", ["gpus-per-node", "gres", "gpus-per-task", "none"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bash_reads_every_shape(shape: str, gpu_option: str) -> None:
@@ -232,7 +231,6 @@ def test_bash_reads_every_stage_of_a_chain(cluster: ClusterProfile) -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", [None, '#!/bin/bash\n#SBATCH --time=5\npython "$(nice)"\n'])
 @pytest.mark.parametrize("nice", [0, 19])
 def test_a_job_has_the_nice_value_of_its_profile(nice: int, script: str | None, sandbox: Sandbox) -> None:
@@ -247,7 +245,6 @@ def test_a_job_has_the_nice_value_of_its_profile(nice: int, script: str | None, 
 class TestLaunch:
     """The commands that are really started, as recorded by the commands."""
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("shape", SHAPES)
     def test_the_trainer_gets_its_words(self, shape: str, sandbox: Sandbox) -> None:
         profile, slurm = SHAPES[shape]
@@ -325,7 +322,6 @@ class TestLaunch:
         first = started.index("--train-data-path") + 1
         assert started[first : first + 4] == blend
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("shape", "words"),
         [
@@ -428,7 +424,6 @@ class TestLaunch:
         assert seen[4:-1] == list(job.command[1:])
         assert "--ntasks-per-node=4" in directives(script)
 
-    @pytest.mark.slow
     def test_a_branch_starts_from_its_parent_only_until_it_has_a_checkpoint(self, sandbox: Sandbox) -> None:
         cluster = sandbox.cluster()
         jobs = jobs_of(CHAIN, cluster)
@@ -697,7 +692,6 @@ NSYS = ["nsys", "profile", "-o", "{{ run_dir }}/trace of %q{RANK}"]
 
 
 class TestWrapper:
-    @pytest.mark.slow
     @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "modules and setup"])
     def test_it_stands_before_the_training(self, shape: str, sandbox: Sandbox) -> None:
         profile, slurm = SHAPES[shape]
@@ -713,7 +707,6 @@ class TestWrapper:
         assert started[place + 5] == "/opt/Megatron-LM/pretrain_gpt.py"
         assert ("--no-python" in started[:place]) == ("torch.distributed.run" in started)
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("ranks", "rank", "wrapped"),
         [
@@ -800,7 +793,6 @@ sleep 60
         assert "am_sample_gpus" not in job_script(job, sandbox.cluster(), 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setup", "env", "address"),
     [
@@ -899,7 +891,6 @@ def test_processes_meet_at_a_port_that_nothing_listens_on(sandbox: Sandbox) -> N
     assert address.endswith(":20008")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [([], ["--nv"]), (["--nv"], ["--nv"]), (["--nvccli"], ["--nvccli"]), (["--rocm"], ["--rocm"])],

@@ -88,7 +88,6 @@ def test_points_not_started_stay_in_the_table(tree: RunTree) -> None:
     assert (row.state, row.learning_rate, row.loss, row.attempts) == ("waiting", 0.1, None, 0)
 
 
-@pytest.mark.slow
 def test_best_of_each_size_and_branch(table: ResultTable) -> None:
     groups: dict[tuple[object, ...], list[ResultRow]] = {}
     for row in table.rows:
@@ -249,7 +248,6 @@ def test_counts_with_and_without_padding(tree: RunTree) -> None:
     assert padding_note(table.rows[:1]) == ""
 
 
-@pytest.mark.slow
 def test_a_sweep_of_commands_has_a_table_of_its_jobs(tmp_path: Path) -> None:
     jobs = [
         {

@@ -92,7 +92,6 @@ def run(policy, seed=3, days=30, **site):
     )
 
 
-@pytest.mark.slow
 def test_hang_detection_saves_the_time_until_a_person_checks():
     hangs = {"mix": {"hang": 1.0}, "incidents_per_1000_node_days": 30.0, "nccl_watchdog_share": 0.0}
     seen, unseen = run(BASE, **hangs), run(BY_NAME["no hang detection"], **hangs)

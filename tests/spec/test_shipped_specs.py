@@ -87,7 +87,6 @@ class TestScalingStudy:
         assert sum(stage.endswith(".convert") for stage in stages) == 540
         assert sum(stage.endswith(".evaluate") for stage in stages) == 540
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("micro_batch_size", "global_batch_size", "train_iters"),
         [(4, 16, 61036), (16, 64, 15259), (32, 128, 7630)],

@@ -42,7 +42,6 @@ def test_all_of_them_are_there() -> None:
     assert sum(n for name, n in points.items() if name.startswith("tutorials")) == 64
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", launch_specs(), ids=lambda path: path.stem)
 def test_lint_accepts_them(path: Path) -> None:
     plan = plan_of(path)

@@ -51,7 +51,6 @@ def test_the_shrunk_spec_is_linted_clean_and_keeps_every_stage(study: Study) -> 
     assert TRAINED <= min(trainings) <= max(trainings) <= 3 * TRAINED
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec", ["parallelism_gpt2_large", "parallelism_scaling", "parallelism_model_scaling"]
 )

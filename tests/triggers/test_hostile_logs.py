@@ -109,7 +109,6 @@ def seconds(chunk: bytes) -> float:
     return taken
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("unit", PROBES, ids=PROBES.values())
 def test_no_log_holds_the_loop(unit: bytes) -> None:
     logging.getLogger("silent").setLevel(logging.CRITICAL)

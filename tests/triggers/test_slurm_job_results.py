@@ -119,7 +119,6 @@ async def test_all_that_is_read_is_stored(root: str, monkeypatch: pytest.MonkeyP
     assert attempt["gpu_hours"] == pytest.approx(8 / 60)
 
 
-@pytest.mark.slow
 async def test_what_is_read_again_by_another_trigger_is_stored_once(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,6 @@ def native(more: str) -> str:
     return NATIVE[: NATIVE.index("  run:")] + other + run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("more", "message"), TOO_MUCH.values(), ids=TOO_MUCH)
 def test_native_specs(more: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
@@ -89,7 +88,6 @@ def test_native_specs(more: str, message: str, tmp_path: Path) -> None:
     assert len(errors) < 2_000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [101, 1000])
 @pytest.mark.parametrize("kind", ["substring", "regex", "inactivity"])
 def test_oellm_files(kind: str, count: int, tmp_path: Path) -> None:

@@ -129,7 +129,6 @@ OTHER_KEYS = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", OTHER_KEYS)
 @pytest.mark.parametrize("launched", [True, False])
 def test_keys_that_nothing_reads(key: str, launched: bool, spec: Path) -> None:
@@ -196,7 +195,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"), [(key, value) for key, values in WRONG.items() for value in values]
 )
@@ -217,7 +215,6 @@ def test_values_of_a_sweeps_run(key: str, value: Any) -> None:
         refuse_unknown_keys({key: value}, SWEEP_KEYS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "run", ["../run1", "run1/../run1", "run2", "", "/", ".", "..", "run1\n", "%2e%2e/run1", "*"]
 )
@@ -238,7 +235,6 @@ def test_a_plan_of_another_sweep(spec: Path) -> None:
         resolved(spec, {"point": POINT, "pin": pin, "run": "stolen"})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pin", ["0" * 64, "f" * 64, None])
 def test_the_plan_comes_from_the_run_and_not_from_the_configuration(pin: str | None, spec: Path) -> None:
     true = planned(spec)["pin"]

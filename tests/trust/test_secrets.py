@@ -160,7 +160,6 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("value", KNOWN)
 def test_secrets_of_known_forms_under_any_name(value: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"

@@ -59,7 +59,6 @@ TEXTS = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_choice_of_points_reaches_the_task_as_it_was_written(text: str) -> None:
     task: Any = copy.copy(dags()[0].get_task("plan"))
@@ -167,7 +166,6 @@ CHOICES: dict[str, str] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 def test_a_choice_of_points_costs_little_and_shows_nothing(choice: str) -> None:
     sweep = load_sweep_text(SPEC.replace("@", str(list(range(20)))), "s.yaml")

@@ -61,7 +61,6 @@ NAMES = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", ["point", "branch", "state", "validation_loss"])
 @pytest.mark.parametrize("value", NAMES, ids=lambda value: value[:24])
 def test_a_damaged_sweep_does_not_hide_the_list(client: TestClient, root: Path, key: str, value: str) -> None:
@@ -87,7 +86,6 @@ FILES = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES, ids=repr)
 def test_a_file_of_any_name_hides_no_other(client: TestClient, root: Path, name: bytes) -> None:
     (root / "good" / os.fsdecode(name)).write_text("x")
@@ -106,7 +104,6 @@ def test_a_file_of_any_name_hides_no_other(client: TestClient, root: Path, name:
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FILES, b"<b>run</b>", b"..."], ids=repr)
 def test_a_run_of_any_name_hides_no_other(client: TestClient, root: Path, name: bytes) -> None:
     for run in (name, b"run1"):
@@ -140,7 +137,6 @@ PLACES = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part[:30])
 def test_no_address_leads_out_of_the_folders(client: TestClient, place: str, part: str) -> None:
@@ -165,7 +161,6 @@ QUERIES = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: str(query)[:40])
 @pytest.mark.parametrize("page", ["/curves", "/point"])
 def test_no_parameter_breaks_an_answer(client: TestClient, page: str, query: dict[str, object]) -> None:

@@ -60,13 +60,11 @@ def reader(client: TestClient) -> TestClient:
     return client
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_a_request_without_a_token_is_refused(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 401
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_a_forged_token_is_refused(client: TestClient, path: str) -> None:
     header, payload, _ = token("ADMIN").split(".")
@@ -79,7 +77,6 @@ def test_a_user_without_rights_is_refused(client: TestClient, path: str) -> None
     assert client.get(path, headers={"Authorization": f"Bearer {token(None)}"}).status_code == 403
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dag_id", "entity"),
     [("demo", None), ("demo", DagAccessEntity.RUN), ("demo.point", DagAccessEntity.TASK_INSTANCE)],
@@ -93,7 +90,6 @@ def test_reports_need_the_permissions_of_the_live_page(
     assert "demo" not in reader.get("/megatron/").text
 
 
-@pytest.mark.slow
 def test_reports_contain_lines_of_logs(reader: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     deny(monkeypatch, "demo.point", DagAccessEntity.TASK_LOGS)
     for path in (*PATHS[2:], f"/megatron/sweeps/demo/runs/{RUN}/report"):
@@ -107,7 +103,6 @@ def test_a_user_without_rights_sees_no_sweep(client: TestClient) -> None:
     assert "demo" not in page.text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_the_browsers_cookie_logs_in(client: TestClient, path: str) -> None:
     client.cookies.set(COOKIE_NAME_JWT_TOKEN, token("VIEWER"))
@@ -157,7 +152,6 @@ def test_each_run_has_a_report_of_its_own(reader: TestClient) -> None:
     assert report.headers["content-security-policy"].startswith("sandbox allow-scripts;")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nonexistent", "laterr", "LATER", "a.b", "%00", "é", "x" * 300])
 @pytest.mark.parametrize("page", ["", "/report", "/files/results.json"])
 def test_sweeps_that_do_not_exist(name: str, page: str, reader: TestClient) -> None:
@@ -176,14 +170,12 @@ def test_a_sweep_without_a_report_shows_a_message(reader: TestClient) -> None:
     assert reader.get("/megatron/sweeps/later/report").status_code == 404
 
 
-@pytest.mark.slow
 def test_files_are_sent_as_downloads(reader: TestClient) -> None:
     answer = reader.get("/megatron/sweeps/demo/files/results.json")
     assert answer.headers["content-disposition"].startswith("attachment;")
     assert answer.json()[0]["branch"] == "pretrain"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [

@@ -70,7 +70,6 @@ def run_of(session: Session, dag_id: str, run_id: str, **conf: Any) -> DagRun:
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("msg", "state"), [(MARKED, "failed"), ("task_failure", "queued")])
 def test_a_sweeps_run_that_a_person_marks_failed_stops_its_points(
     msg: str, state: str, session: Session
@@ -234,7 +233,6 @@ def test_dags_follow_the_spec_again_when_all_points_have_ended(
     assert under_way("chain") == ["manual__1"]
 
 
-@pytest.mark.slow
 def test_the_end_of_a_run_reads_only_runs_in_progress(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,6 @@ def test_every_trigger_of_the_old_version_is_recorded() -> None:
     assert paths == {f"airflow_megatron.triggers.{name}" for name in CLASSES}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_tasks_keep_their_names_and_what_resumes_them(sweep: str, recording: Recording) -> None:
     for dag_id in (sweep, f"{sweep}.point"):
@@ -164,7 +163,6 @@ FINISHED = {"outcome": "finished", "reason": "the job ended as COMPLETED [sacct]
 WATCHED = [row for row in ROWS if row["trigger"]["classpath"].endswith("SlurmJobTrigger")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("row", WATCHED, ids=name_of)
 def test_a_job_that_ends_is_judged(row: dict[str, Any], recording: Recording, login: Answers) -> None:
     row = recording.task(row["dag_id"], row["run_id"], row["task_id"])
@@ -181,7 +179,6 @@ def test_a_job_that_ends_is_judged(row: dict[str, Any], recording: Recording, lo
     assert next_attempt(state, rerun=False, digest=job_digest(job)).finished
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dag_id", "run_id", "task_id", "stage_dir", "then"),
     [
@@ -202,7 +199,6 @@ def test_a_waiting_submission_is_submitted(
     assert any(str(recording.runs_dir / stage_dir) in script for script in login.scripts)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task_id", "event", "result"),
     [
@@ -257,7 +253,6 @@ def test_a_queued_point_uses_the_jobs_of_its_launch(recording: Recording) -> Non
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -297,7 +292,6 @@ def test_plans_of_the_old_version_stay_valid(sweep: str, recording: Recording) -
         assert (now.command, now.run_dir, now.outputs) == (job.command, job.run_dir, job.outputs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_a_new_run_finds_running_and_finished_jobs(sweep: str, recording: Recording, login: Answers) -> None:
     plan = planned(recording, sweep)
@@ -318,7 +312,6 @@ def status_then(recording: Recording, sweep: str) -> list[str]:
     return recording.text(f"cli/status_{sweep}.txt").replace("ended", "restarting").splitlines()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_status_prints_what_it_printed(sweep: str, recording: Recording, login: Answers) -> None:
     plan = planned(recording, sweep)
@@ -330,7 +323,6 @@ def test_status_prints_what_it_printed(sweep: str, recording: Recording, login: 
     assert states(progress_lines(grid)) == states(status_then(recording, sweep))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_a_plan_of_the_old_version_describes_the_same_jobs(
     sweep: str, recording: Recording, login: Answers

@@ -41,7 +41,6 @@ def problems(profile: str, folder: Path, monkeypatch: pytest.MonkeyPatch, spec: 
     return errors_of(spec, load_cluster("mine"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -123,7 +122,6 @@ def test_options_of_spec_and_profile_are_told_apart(tmp_path: Path, monkeypatch:
     assert (problem.file, problem.line) == (str(tmp_path / "mine.yaml"), line_of(profile, "options:"))
 
 
-@pytest.mark.slow
 def test_a_profile_without_a_file_is_reported_at_the_stages() -> None:
     errors = errors_of(TRUNK.replace("hidden_size: 64", "hidden_size: 63"))
     assert errors

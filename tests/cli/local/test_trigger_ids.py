@@ -52,7 +52,6 @@ def test_airflow_reuses_the_id_of_a_deleted_trigger(engine: Engine) -> None:
     assert added(engine) == first
 
 
-@pytest.mark.slow
 def test_no_id_is_reused(engine: Engine, database: Path) -> None:
     never_reuse_trigger_ids(database)
     numbers = [added(engine)]
@@ -62,7 +61,6 @@ def test_no_id_is_reused(engine: Engine, database: Path) -> None:
     assert numbers == [1, 2, 3, 4]
 
 
-@pytest.mark.slow
 def test_rows_columns_and_indexes_are_kept(engine: Engine, database: Path) -> None:
     def content() -> list[object]:
         found = inspect(engine)

@@ -45,7 +45,6 @@ def test_lint_finds_what_is_wrong_on_one_cluster(call: Callable[..., Answer]) ->
     assert "there is no cluster profile 'exmaple-slurm'" in answer.stdout
 
 
-@pytest.mark.slow
 def test_plan_shows_a_plan_for_each_cluster(call: Callable[..., Answer]) -> None:
     answer = call("plan", "spread.yaml")
     assert answer.status == 0
@@ -54,7 +53,6 @@ def test_plan_shows_a_plan_for_each_cluster(call: Callable[..., Answer]) -> None
     assert call("plan", "spread.yaml", "--format", "names").stdout.split() == ["p1.work", "p2.work"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [["plan", "--format", "json"], ["render"], ["diff"]])
 def test_commands_that_show_one_plan_require_a_cluster(call: Callable[..., Answer], words: list[str]) -> None:
     more = {"render": ["p1.work"], "diff": ["spread.yaml"]}.get(words[0], [])

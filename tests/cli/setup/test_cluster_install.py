@@ -146,7 +146,6 @@ class TestPrograms:
         assert kept.read_text() == "precious"
         assert not Path(f"{cluster.programs}.versions").exists()
 
-    @pytest.mark.slow
     def test_a_place_that_cannot_be_written(self, cluster: Cluster) -> None:
         cluster.place.mkdir()
         (cluster.place / "our programs").write_text("a file")

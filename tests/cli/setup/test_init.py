@@ -84,7 +84,6 @@ def test_the_profile_of_a_site_is_written_too(call: Callable[..., Answer], tmp_p
     ).read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("site", site_names())
 def test_the_first_sweep_runs_on_the_site(
     site: str, call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

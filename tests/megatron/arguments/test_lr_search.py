@@ -113,7 +113,6 @@ def test_trainings_pass_over_the_options_of_the_sweeps_searches() -> None:
     assert not [word for word in pretrain.command if word.startswith("--lr-finder")]
 
 
-@pytest.mark.slow
 def test_swept_options() -> None:
     search, pretrain = jobs(
         {}, point="end{{ lr_finder_end_lr }}", sweep={"params": {"lr_finder_end_lr": [2]}}
@@ -122,7 +121,6 @@ def test_swept_options() -> None:
     assert "--lr-finder-end-lr" not in pretrain.command
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "told"),
     [

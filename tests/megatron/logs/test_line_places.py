@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +37,6 @@ def lines(kinds: list[int]) -> list[bytes]:
     return found
 
 
-@pytest.mark.slow
 @given(
     st.sampled_from((0, 4)).flatmap(  # a log is of one trainer
         lambda trainer: st.lists(

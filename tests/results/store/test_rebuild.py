@@ -103,7 +103,6 @@ def test_it_equals_what_was_stored_live(tree: RunTree, tmp_path: Path) -> None:
     assert here.iterations["superseded"].sum() > 0
 
 
-@pytest.mark.slow
 def test_rebuilding_what_is_there_changes_nothing(tree: RunTree) -> None:
     root = f"memory://{uuid.uuid4().hex}"
     before = live(tree, root)

@@ -64,7 +64,6 @@ def test_the_end_of_a_job_does_not_wait_for_the_clock(
     assert len(store.segments("s")) == 2
 
 
-@pytest.mark.slow
 def test_a_store_that_fails_is_not_asked_all_the_time_by_who_waits(
     store: SegmentStore, made: Callable[..., ResultWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +119,6 @@ def test_a_store_that_hangs_never_blocks_and_what_is_left_out_is_noted(
     assert writer.put(iterations(300)), "there is room again"
 
 
-@pytest.mark.slow
 def test_a_store_that_fails_gets_the_rows_later(
     store: SegmentStore,
     made: Callable[..., ResultWriter],

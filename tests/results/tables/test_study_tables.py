@@ -106,7 +106,6 @@ def test_divergence_and_spikes(tree: RunTree) -> None:
     assert (row.outcome, row.diverged_at, row.nan_iterations, row.grad_norm) == ("diverged", 200, 21, 0.908)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("losses", "spikes"),
     [

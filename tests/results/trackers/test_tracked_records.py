@@ -136,7 +136,6 @@ JOBS = (
 )
 
 
-@pytest.mark.slow
 def test_an_interrupted_push_is_continued_wherever_it_stopped(
     store: SegmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +159,6 @@ def test_an_interrupted_push_is_continued_wherever_it_stopped(
         }
 
 
-@pytest.mark.slow
 def test_evaluations_are_a_run_of_their_own_once_all_are_known(
     store: SegmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,6 @@ def environment_in(
     return dict(line.split("=", 1) for line in shown.stdout.split("\0") if line)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("runtime", OWN_PROGRAM)
 def test_ranks_address_and_devices_reach_the_container(runtime: str, bin_folder: Path) -> None:
     given = {

@@ -63,7 +63,6 @@ def queue(slurm, *rows):
     slurm.behave("squeue", "cat <<'E'\n{}\nE\nexit 0".format("\n".join(rows)))
 
 
-@pytest.mark.slow
 async def test_one_command_and_one_connection_for_all(slurm, opener):
     queue(slurm, *(f"{number}|RUNNING|1|1|1|1|n1|None|j{number}" for number in range(100)))
     poller = Poller.shared("cluster", opener, interval=0.3)
@@ -121,7 +120,6 @@ async def test_polls_respect_the_minimum_interval_of_the_site(slurm, opener, mon
     assert poller.stats.commands - 1 <= time.monotonic() - began
 
 
-@pytest.mark.slow
 async def test_failed_polls_change_nothing_and_recover(slurm, opener, caplog):
     caplog.set_level(logging.INFO)
     queue(slurm, QUEUE)
@@ -410,7 +408,6 @@ async def test_update_follows_the_next_attempt(slurm, opener):
         assert (await take(subscription, 30)).queue.job_id == "8"
 
 
-@pytest.mark.slow
 async def test_idle_poller_closes_and_starts_again(slurm, opener, monkeypatch):
     monkeypatch.setattr(poller_module, "LINGER_S", 0.1)
     poller = Poller.shared("cluster", opener, interval=0.05)

@@ -290,7 +290,6 @@ def test_slow_logs_delay_other_jobs_only_briefly(slurm, tmp_path, monkeypatch):
     assert time.monotonic() - began < 50
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["trap '' TERM; sleep 30", "trap '' TERM HUP INT; (sleep 30)", "sleep 30"]
 )
@@ -310,7 +309,6 @@ def test_a_command_that_does_not_end_delays_a_poll_only_briefly(slurm, monkeypat
     assert seen["7"].queue.state is JobState.RUNNING
 
 
-@pytest.mark.slow
 def test_a_file_that_blocks_its_readers_spoils_no_verdict(slurm, tmp_path):
     """A lease does what a pipe does that takes the place of a file after its kind was checked."""
     watches = []
@@ -363,7 +361,6 @@ def test_only_the_requested_checkpoints_are_listed_with_their_files(slurm, tmp_p
     assert both.checkpoint_files["iter_0000010"] == {"f": 2}, "somebody else asks for it"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["find", "xargs", "awk"])
 def test_a_killed_listing_of_checkpoints_is_discarded(slurm, tmp_path, command):
     (tmp_path / "iter_0000005").mkdir()

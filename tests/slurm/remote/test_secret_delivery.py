@@ -276,7 +276,6 @@ def test_values_that_a_variable_can_hold(value):
     assert checked_value(value) == value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "status", "left"),
     [

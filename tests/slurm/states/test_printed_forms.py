@@ -136,7 +136,6 @@ def test_purged_from_the_queue_and_not_yet_in_accounting(slurm) -> None:
     assert judge(polled(slurm, ["7"], accounting=lagging)["7"], TRAIN).outcome is Outcome.UNKNOWN
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "state", "code", "signal"),
     [

@@ -66,7 +66,6 @@ def poll(slurm, job_ids, *, accounting: str = "", controller: bool = True, comme
     return parse_poll(watches, slurm.run(poll_script(watches)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("job_id", ENDS)
 def test_ended_job(slurm, job_id: str) -> None:
     verdict = judge(poll(slurm, [job_id])[job_id], TRAIN)
@@ -90,7 +89,6 @@ def test_waiting_jobs_despite_older_accounting_records(slurm) -> None:
         assert message in reasons[job_id]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "accounting",
     [

@@ -105,7 +105,6 @@ def started(before: Before, done: subprocess.CompletedProcess[str]) -> bool:
     return runs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 @pytest.mark.parametrize(
     ("files", "whole"),
@@ -186,7 +185,6 @@ def test_command_needs_its_outputs(before: Before) -> None:
     assert started(before, before.start(training=False))
 
 
-@pytest.mark.slow
 def test_files_may_become_visible_late(before: Before) -> None:
     before.ended(2)
     later = subprocess.Popen(["sh", "-c", 'sleep 1; mkdir "$0"', str(before.output)])

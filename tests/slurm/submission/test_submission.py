@@ -101,7 +101,6 @@ def test_site_environment_does_not_reach_sbatch(slurm, request_for, monkeypatch)
     assert environment["LC_ALL"] == "C.UTF-8"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("printed", "job_id", "cluster"),
     [
@@ -218,7 +217,6 @@ AMBIGUOUS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ending", AMBIGUOUS)
 def test_accepted_despite_an_error_message(slurm, request_for, ending):
     slurm.behave("sbatch", f'accept "$@"; {ending}')
@@ -299,7 +297,6 @@ def test_a_job_that_started_is_known_from_its_own_mark(slurm, request_for):
     assert (outcome.status, outcome.job_id) == ("adopted", "1001")
 
 
-@pytest.mark.slow
 def test_oldest_of_several_is_kept_and_the_rest_cancelled(slurm, request_for):
     slurm.behave("sbatch", 'accept "$@"; sleep 1.1; accept "$@"; kill -9 $$')
     outcome = slurm.submit(request_for())
@@ -471,7 +468,6 @@ def test_killed_at_any_instant_never_doubles(slurm, request_for, seed):
     assert slurm.jobs == [outcome.job_id]
 
 
-@pytest.mark.slow
 def test_cut_connection_does_not_stop_the_submission(slurm, request_for):
     slurm.behave("sbatch", 'sleep 0.3; accept "$@"; sleep 0.3; echo $id')
     process = slurm.start(submission_script(request_for()))
@@ -597,7 +593,6 @@ def test_other_text_around_the_answer():
 DAMAGE = pytest.mark.parametrize("content", [b"", b"\0" * 64, b"garbage \xff {\n", b"\n"])
 
 
-@pytest.mark.slow
 @DAMAGE
 def test_damaged_record_of_the_id(slurm, request_for, content):
     slurm.submit(request_for())

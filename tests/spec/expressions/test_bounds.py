@@ -33,7 +33,6 @@ def quick() -> Iterator[None]:
 NAMES: dict[str, Any] = {"x": "a" * 50_000, "items": list(range(9000)), "n": 10**9, "size": 4}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -109,7 +108,6 @@ def test_what_stays_possible(source: str, value: object) -> None:
         assert evaluate(source, NAMES) == value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("operator", ["+", "*", "-", "//", "~", " and ", "|", "=="])
 def test_names_of_long_expressions_are_found_at_once(operator: str) -> None:
     with processor_limit(0.3):
@@ -183,13 +181,11 @@ def test_documents(text: str, told: str) -> None:
         load_yaml_text(text, "spec.yaml")
 
 
-@pytest.mark.slow
 def test_an_alias_bomb_is_left_before_it_bursts() -> None:
     with pytest.raises(SpecError, match="aliases repeat more than 300000 values"):
         load_yaml_text(BOMB, "spec.yaml")
 
 
-@pytest.mark.slow
 def test_many_written_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml_document, "MAX_NODES", 20_000)  # a million of them take several seconds
     text = "a: [" + "1, " * 19_998 + "]"
@@ -198,7 +194,6 @@ def test_many_written_values(monkeypatch: pytest.MonkeyPatch) -> None:
         load_yaml_text(text.replace("[", "[1, 1, "), "spec.yaml")
 
 
-@pytest.mark.slow
 def test_deep_values_count_more_than_once() -> None:
     text = "[" * 62 + "1, " * 130_000 + "]" * 62
     with pytest.raises(SpecError, match="more than 1000000 values"):

@@ -191,7 +191,6 @@ def test_wrong_profiles(folder: Path, old: str, new: str, message: str) -> None:
     assert message.replace("{folder}", str(folder)) in told(folder)
 
 
-@pytest.mark.slow
 def test_a_table_of_arguments_is_relative_to_the_profile(folder: Path) -> None:
     text = PROFILE.replace("visibility_window: 2m", "trainers: {megatron_core: {arguments_table: mine.json}}")
     (folder / "alps.yaml").write_text(text)

@@ -71,7 +71,6 @@ def test_what_is_refused(old: str, new: str, message: str, cluster: ClusterProfi
     assert message in str(caught.value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("iterations", "warned"), [(10, 1), (11, 0)])
 def test_a_benchmark_of_which_nothing_is_measured(
     iterations: int, warned: int, cluster: ClusterProfile

@@ -44,20 +44,17 @@ def client(tmp_path: Path) -> TestClient:
     return client
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", [API, *PRIVATE, f"/megatron/static/{StaticFolder().version}/page.css"])
 def test_data_and_scripts_need_a_login(client: TestClient, path: str) -> None:
     del client.headers["Authorization"]
     assert client.get(path).status_code == 401
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", PRIVATE)
 def test_a_sweep_is_not_shown_to_a_user_without_rights(client: TestClient, path: str) -> None:
     assert client.get(path, headers={"Authorization": f"Bearer {token(None)}"}).status_code == 403
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dag_id", "entity"),
     [
@@ -80,7 +77,6 @@ def test_each_required_permission_is_checked(
     assert client.get(path).status_code == 403
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize(("role", "may"), [("VIEWER", False), ("USER", True), ("ADMIN", True)])
 def test_actions_are_shown_to_permitted_users(client: TestClient, role: str, may: bool) -> None:
@@ -151,7 +147,6 @@ def test_sweeps_that_do_not_exist(client: TestClient, session: Session, name: st
     assert client.get(f"/megatron/sweeps/{name}").status_code == 404
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "tasks", "points", "state"),
     [
@@ -198,7 +193,6 @@ def test_the_list_shows_cost_and_time_left(
     assert row["eta_s"] == (2 * 20 + 300 + 2 * 20) * 0.5
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize("may_read", [True, False])
 def test_lines_of_logs_need_the_right_to_read_logs(
@@ -241,7 +235,6 @@ def test_a_wrong_xcom_of_the_launch_does_not_hide_the_sweep(client: TestClient, 
     assert client.get(f"{API}/chain").status_code == 200
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tag", ["sweep", "point"])
 def test_a_spec_with_tags_of_the_project_is_one_sweep(tag: str, client: TestClient, session: Session) -> None:
     for dag_id in ("chain", "chain.point"):
@@ -252,7 +245,6 @@ def test_a_spec_with_tags_of_the_project_is_one_sweep(tag: str, client: TestClie
     assert "chain.point" not in listed
 
 
-@pytest.mark.slow
 def test_evaluations_are_drawn_over_checkpoints(
     client: TestClient, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,7 +319,6 @@ def test_the_state_of_a_stage(steps: dict[str, str], letter: str) -> None:
     assert stage_state(steps) == letter
 
 
-@pytest.mark.slow
 def test_scripts_are_kept_by_browsers_and_nothing_else_is_sent(client: TestClient) -> None:
     version = StaticFolder().version
     for path in STATIC.glob("*.*"):
@@ -339,7 +330,6 @@ def test_scripts_are_kept_by_browsers_and_nothing_else_is_sent(client: TestClien
         assert client.get(f"/megatron/static/{version}/{name}").status_code == 404
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("planned")
 def test_pages_hold_no_script_of_their_own(client: TestClient) -> None:
     for path in ("/megatron/", "/megatron/sweeps/chain"):

@@ -81,7 +81,6 @@ def test_every_figure_of_an_evaluation_has_a_name(store: SegmentStore) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_a_branch_is_joined_to_its_trunk_and_its_cost(store: SegmentStore) -> None:
     for stage, parent in (("pretrain", None), ("cooldown", "pretrain")):
         put(store, POINTS, source(stage), swept="{}", gpus=2, parent=parent)
@@ -100,7 +99,6 @@ def test_a_branch_is_joined_to_its_trunk_and_its_cost(store: SegmentStore) -> No
     assert StoredSweep(SWEEP).curves("reason", ["p"], 300) == []
 
 
-@pytest.mark.slow
 def test_iterations_that_were_repeated_are_lost_and_not_in_the_curve(store: SegmentStore) -> None:
     train(store, source("pretrain"), range(1, 41))
     train(store, source("pretrain", attempt=2, job_id="2"), range(21, 51), loss=3.0)
