@@ -356,7 +356,9 @@ def test_a_worker_builds_only_its_sweep(wanted: str, folder: Path, monkeypatch: 
 class TestDagFiles:
     @pytest.fixture
     def bag(self, monkeypatch: pytest.MonkeyPatch) -> Any:
-        """Return a function that reads ``dags/`` as Airflow does, with specs from a folder."""
+        """Return a function that reads ``dags/`` as Airflow does, with specs from a folder; the machine may be busy."""
+        monkeypatch.setenv("AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT", "300")
+        monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT", "600")
 
         def read(specs: Path) -> DagBag:
             monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(specs))

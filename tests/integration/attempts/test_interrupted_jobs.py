@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
-from patience import wait_until
+from patience import patient, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +53,11 @@ def test_a_lost_node_is_replaced(
 ) -> None:
     first, second = (f"lost.only.work.a{number}" for number in (1, 2))
     wait_until(lambda: site.is_running(first), PATIENCE_S, first)
+    log = site.runs / "lost" / "only" / "work" / "logs" / "work-1.out"
+    wait_until(lambda: log.exists() and log.read_text(), 60, "the job's first line")
+    time.sleep(
+        patient(3)
+    )  # Slurm fails a job whose node dies before the launch is confirmed: JobLaunchFailure
     node = site.submission(first).node
     site.cluster.control("kill", f"node:{node}")
     try:
