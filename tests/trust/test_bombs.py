@@ -217,6 +217,11 @@ WRONG_NAMES = {
     + "megatron: {"
     + ", ".join(f"num_layerz{index}: 1" for index in range(30_000))
     + "}\n",
+    "swept values": TRAINING.replace(
+        "\nstages:",
+        f"\nsweep: {{params: {{{', '.join(f'xq{index}: [1]' for index in range(20_000))}}}}}\nstages:",
+        1,
+    ),
     "expressions": NATIVE
     + "params:\n"
     + "".join(f"  p{index}: '{{{{ q{index} }}}}'\n" for index in range(30_000)),

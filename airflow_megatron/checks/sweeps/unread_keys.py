@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments.tables import argument_table, canonical
 from airflow_megatron.megatron.trainers.trainer import trainer_called
@@ -12,10 +12,11 @@ from airflow_megatron.spec.documents.errors import MOST_PROBLEMS, did_you_mean, 
 from airflow_megatron.spec.documents.list_texts import key_in_place_of_value
 from airflow_megatron.spec.expressions.resolution import template_names
 from airflow_megatron.spec.model.schema import SlurmSection, SweepSpecSection
+from airflow_megatron.spec.native.sweep import placed_texts
 from airflow_megatron.spec.native.sweep_grammar import WORDS, swept_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
     from airflow_megatron.spec.documents.errors import Problem
@@ -74,15 +75,17 @@ def _other_place(name: str) -> str:
     return "write it at the top level" if name in SweepSpecSection.model_fields else ""
 
 
-def _in_other_braces(name: str, value: Any, path: KeyPath = ()) -> str:
-    """Return the hint for a name that a text holds as ``{name}`` or ``${name}``; empty if there is none."""
-    if isinstance(value, str):
-        found = re.search(rf"(?<!\{{)\$?\{{ *{re.escape(name)} *\}}(?!\}})", value)
-        return f"write {{{{ {name} }}}} instead of {found[0]} in {'.'.join(map(str, path))}" if found else ""
-    if not isinstance(value, list | dict):
-        return ""
-    items = enumerate(value) if isinstance(value, list) else value.items()
-    return next(filter(None, (_in_other_braces(name, item, (*path, key)) for key, item in items)), "")
+_OTHER_BRACES: Final = re.compile(r"(?<!\{)\$?\{ *(\w+) *\}(?!\})")
+
+
+def _names_in_other_braces(data: Any) -> dict[str, str]:
+    """Return the hint for each name that a text of a document holds as ``{name}`` or ``${name}``."""
+    hints: dict[str, str] = {}
+    for path, text in placed_texts(data):
+        for found in _OTHER_BRACES.finditer(text):
+            place = ".".join(map(str, path))
+            hints.setdefault(found[1], f"write {{{{ {found[1]} }}}} instead of {found[0]} in {place}")
+    return hints
 
 
 def _with_dashes(name: str) -> tuple[str, str]:
@@ -96,19 +99,35 @@ def _parser(spec: SweepSpecSection, table: ArgumentTable) -> str:
 
 def unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
     """Report unused swept keys: neither Megatron arguments nor used in an expression."""
+    unused = list(itertools.islice(_unused_keys(sweep, table), MOST_PROBLEMS + 1))
+    if not unused:
+        return []
+    places: dict[Any, KeyPath] = {}
+    for path in sweep.document.positions:
+        if path[:1] == ("sweep",):
+            places.setdefault(path[-1], path)
+    return [
+        sweep.document.problem(places.get(key, ("sweep",)), message, hint) for key, message, hint in unused
+    ]
+
+
+def _unused_keys(sweep: NativeSweep, table: ArgumentTable) -> Iterator[tuple[str, str, str]]:
+    """Yield unused swept keys, each with a message and a hint."""
     spec = sweep.spec
     used = template_names(spec.model_dump(exclude_none=True, exclude={"notify"}))
-    problems = []
+    in_other_braces: dict[str, str] | None = None
     for key in swept_keys(spec.sweep):
         stage, _, name = key.rpartition(".")
         if stage and stage not in spec.stages:
             hint = did_you_mean(stage, spec.stages) or f"stages: {', '.join(spec.stages)}"
-            message = f"{key!r} names a stage {stage!r}, which does not exist"
+            yield key, f"{key!r} names a stage {stage!r}, which does not exist", hint
         elif name in used or name in spec.params or (table.get(name) and name == canonical(name)):
             continue
         elif table.get(name):
-            message, hint = _with_dashes(name)
+            yield key, *_with_dashes(name)
         else:
+            if in_other_braces is None:
+                in_other_braces = _names_in_other_braces(sweep.document.data)
             message = (
                 f"nothing reads the swept value {key!r}: "
                 f"it is not an argument of {_parser(spec, table)} and in no expression"
@@ -116,13 +135,8 @@ def unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
             hint = (
                 key_in_place_of_value(name)
                 or did_you_mean(name, WORDS)
-                or _in_other_braces(name, sweep.document.data)
+                or in_other_braces.get(name)
                 or suggestion(table.nearest(name))
                 or "use it in an expression, or remove it"
             )
-        place = next(
-            (path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1] == key),
-            ("sweep",),
-        )
-        problems.append(sweep.document.problem(place, message, hint))
-    return problems
+            yield key, message, hint

@@ -234,13 +234,17 @@ def readable(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**of_stage, **{key: value for key, value in values.items() if "." not in key}}
 
 
-def _placed_templates(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the template strings of a document with their places."""
+def placed_texts(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the strings of a document with their places."""
     if isinstance(value, list | dict):
         for key, item in enumerate(value) if isinstance(value, list) else value.items():
-            yield from _placed_templates(item, (*path, key))
-    elif is_template(value):
+            yield from placed_texts(item, (*path, key))
+    elif isinstance(value, str):
         yield path, value
+
+
+def _placed_templates(value: Any) -> Iterator[tuple[KeyPath, str]]:
+    return (found for found in placed_texts(value) if is_template(found[1]))
 
 
 def _check_templates(document: YamlDocument) -> None:

@@ -3,11 +3,6 @@
 import { ask, byId, h, number } from "./dom.js";
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7f3fbf", "#8c564b", "#5f9e2f", "#e0437b"];
-/** Return the colour of a curve by its number from 0; `results/plots/charts.py` has the same colours. */
-function colourOf(number) {
-  return PALETTE[number] || `hsl(${((number * 137.508) % 360).toFixed(1)} 60% ${[36, 52, 28][number % 3]}%)`;
-}
-
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const DEFAULT_POINTS = 12;
 const X_NAMES = { x: "iterations", tokens: "tokens", flops: "FLOPs", hours: "hours of training", rate: "learning rate" };
@@ -18,6 +13,11 @@ const Y_NAMES = {
   grad_norm: "gradient norm",
   throughput: "TFLOP/s per GPU",
 };
+
+/** Return the colour of a curve by its number from 0; `results/plots/charts.py` has the same colours. */
+function colourOf(number) {
+  return PALETTE[number] || `hsl(${((number * 137.508) % 360).toFixed(1)} 60% ${[36, 52, 28][number % 3]}%)`;
+}
 
 /** Return the exponential moving average with bias correction; the last `span` values have half of the weight. */
 function smoothed(values, strength) {
