@@ -88,6 +88,8 @@ def main(argv: Sequence[str], *, started: float) -> int:
     if on_cpu:
         cpu_device.install_rng_tracker()
         cpu_device.install_checkpoint_writer()
+    elif flags := arguments.switch_off_missing_kernels(args):
+        console.print_rank_0(f"Apex is not installed on this machine; continuing with {' '.join(flags)}")
     _announce(args, on_cpu=on_cpu)
     distributed.initialize_process_groups(
         place,

@@ -96,6 +96,10 @@ def check(
     packages: Annotated[
         list[str] | None, typer.Option(metavar="A,B", help="Other installed Python packages, by import name")
     ] = None,
+    missing_packages: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A,B", help="Packages missing beside Transformer Engine: apex"),
+    ] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(metavar="K=V …", help="Environment variables of the jobs, one or more; may be repeated"),
@@ -116,6 +120,7 @@ def check(
             transformer_engine,
             compute_capability,
             packages or [],
+            missing_packages or [],
             [*(env or []), *(more_env or [])],
         )
         for line in check_lines(
@@ -138,15 +143,16 @@ def _machine(
     transformer_engine: str | None,
     compute_capability: str | None,
     packages: list[str],
+    missing_packages: list[str],
     env: list[str],
 ) -> tuple[Machine, dict[str, str], CommandLineReader]:
     """Return the jobs' machine, its known environment variables, and the parser of the jobs' flags."""
     variables = dict(_variable(text) for text in env)
-    named = {name.strip() for text in packages for name in text.split(",") if name.strip()}
     given = Machine.of(
         transformer_engine=transformer_engine,
         compute_capability=compute_capability,
-        packages=named,
+        packages=_names(packages),
+        missing=_names(missing_packages),
     )
     if cluster is None:
         table = program_table(release).with_packages(given.packages)
@@ -160,9 +166,14 @@ def _machine(
         if compute_capability is None
         else given.compute_capability,
         packages=base.packages | given.packages,
+        missing=base.missing | given.missing,
     )
     table = trainer_table(_UPSTREAM, release, profile, {}).with_packages(given.packages)
     return machine, dict(machine.environment), reader(table)
+
+
+def _names(lists: list[str]) -> set[str]:
+    return {name.strip() for text in lists for name in text.split(",") if name.strip()}
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -33,5 +33,6 @@ def trainer_machine(trainer: TrainerName, cluster: ClusterProfile, env: Mapping[
         compute_capability=gpu.compute_capability if gpu else None,
         environment={**cluster.env, **section.env, **env},
         packages=section.packages,
+        missing=section.missing_packages,
     )
     return replace(named, device=section.device, is_complete=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from megatron_core_trainer.arguments.completion import check_machine, complete_args
 from megatron_core_trainer.arguments.errors import ArgumentError
+from megatron_core_trainer.arguments.missing_kernels import switch_off_missing_kernels
 from megatron_core_trainer.arguments.model_settings import (
     MODEL_SETTINGS,
     Tokenizer,
@@ -31,5 +32,6 @@ __all__ = [
     "parse_args",
     "print_args",
     "run_on_cpu",
+    "switch_off_missing_kernels",
     "take_model_settings",
 ]

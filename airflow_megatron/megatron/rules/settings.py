@@ -45,6 +45,7 @@ class Machine:
         Blackwell)
     :param environment: environment variables of the job
     :param packages: optional Python packages that are installed, by import name
+    :param missing: packages that are not installed although Transformer Engine is
     :param device: ``cpu`` if ``Megatron-LM/upstream_on_cpu.py`` starts the training
     :param is_complete: whether Transformer Engine is certainly missing if it is not named, as in a cluster profile
     :raises ValueError: by :meth:`of`, for a version or capability that is not a number
@@ -54,6 +55,7 @@ class Machine:
     compute_capability: int = 9
     environment: Mapping[str, str] = field(default_factory=lambda: {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
     packages: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
     device: str = "cuda"
     is_complete: bool = False
 
@@ -65,6 +67,7 @@ class Machine:
         compute_capability: str | float | None = None,
         environment: Mapping[str, object] | None = None,
         packages: Iterable[str] = (),
+        missing: Iterable[str] = (),
     ) -> Machine:
         """Return the machine described by strings.
 
@@ -88,6 +91,7 @@ class Machine:
             transformer_engine=tuple(int(number) for number in numbers) or None,
             compute_capability=capability,
             packages=frozenset(packages),
+            missing=frozenset(missing),
             **given,
         )
 

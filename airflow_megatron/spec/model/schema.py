@@ -5,6 +5,7 @@ Validation errors are turned into :class:`~airflow_megatron.spec.documents.error
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
@@ -941,6 +942,9 @@ class TrainerSection(Strict):
     packages: list[str] = []
     """Further Python packages in its environment, by import name, on which Megatron-LM's checks depend: ``modelopt``,
     ``nvidia_resiliency_ext``, ``flashinfer``, …"""
+    missing_packages: list[str] = []
+    """Packages that its environment lacks although it has Transformer Engine: ``[apex]`` if it was installed with pip.
+    NVIDIA's containers have both."""
 
     def checkout_of(self, release: str) -> str | None:
         """Return the folder of a release's checkout, None if there is none."""
@@ -1385,13 +1389,15 @@ def _place_below(key: str, section: type[Strict]) -> str:
 
 def _near_below(key: str, section: type[Strict]) -> str:
     """Return the place of the most similar key in a section below this one; empty if none is similar enough."""
-    below = [
-        nested for field in section.model_fields.values() if (nested := _nested_section(field.annotation))
-    ]
-    near = near_names(
-        key, {name for nested in below for name in _keys_of(nested)}, limit=1, alike=_ALIKE_BELOW
-    )
+    near = near_names(key, _keys_below(section), limit=1, alike=_ALIKE_BELOW)
     return _place_below(near[0], section) if near else ""
+
+
+@functools.cache
+def _keys_below(section: type[Strict]) -> tuple[str, ...]:
+    """Return the keys of the sections below this one, each once, in the order of the fields."""
+    below = (_nested_section(field.annotation) for field in section.model_fields.values())
+    return tuple(dict.fromkeys(key for nested in below if nested for key in _keys_of(nested)))
 
 
 def _nested_section(annotation: Any) -> type[Strict] | None:

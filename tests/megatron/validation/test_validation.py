@@ -795,6 +795,22 @@ def test_models_without_transformer_engine(
         assert check(argv, 8, release, machine=machine, first_iteration=True) == []
 
 
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_output_layer_needs_apex_with_transformer_engine_too(release: str) -> None:
+    """Observed on an H200 with Transformer Engine 2.13 and no Apex."""
+    fused = {"transformer_impl": "transformer_engine", "gradient_accumulation_fusion": True}
+    for missing, changes, expected in (
+        ((), fused, []),
+        (("apex",), fused, ["model.gradient-accumulation-fusion"]),
+        (("apex",), fused | {"gradient_accumulation_fusion": False}, []),
+        (("apex",), {"gradient_accumulation_fusion": True}, ["model.gradient-accumulation-fusion"]),
+    ):
+        machine = Machine.of(transformer_engine="2.13", missing=missing)
+        argv = to_argv(STARTS | BARE | changes, release)
+        problems = check(argv, 8, release, machine=machine, first_iteration=True)
+        assert [problem.rule for problem in problems] == expected
+
+
 def test_norms_of_the_starter_without_gpus_are_sequence_parallel() -> None:
     for norm in ("LayerNorm", "RMSNorm"):
         argv = to_argv(STARTS | BARE | SEQUENCE | {"normalization": norm}, "core_v0.16.1")

@@ -16,6 +16,7 @@ from airflow_megatron.megatron.arguments.tables import argument_table
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
 sys.path.insert(0, str(SCRIPTS))
 
@@ -173,6 +174,38 @@ def test_missing_transformer_engine_is_reported_early() -> None:
     args = parse(has_cuda=True)
     with pytest.raises(ArgumentError, match="give --transformer-impl local"):
         arguments.check_machine(args)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "installed", "expected"),
+    [
+        ("transformer_engine", (), ["--no-gradient-accumulation-fusion"]),
+        (
+            "local",
+            (),
+            ["--no-gradient-accumulation-fusion", "--no-masked-softmax-fusion", "--no-persist-layer-norm"],
+        ),
+        ("local", ("apex", "scaled_masked_softmax_cuda"), ["--no-gradient-accumulation-fusion"]),
+        ("local", ("apex", "scaled_masked_softmax_cuda", "fused_weight_gradient_mlp_cuda"), []),
+    ],
+)
+def test_fusions_without_their_kernels_are_switched_off(
+    implementation: str,
+    installed: Sequence[str],
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in installed:
+        (tmp_path / f"{module}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = ["--transformer-impl", implementation, "--normalization", "LayerNorm"]
+    args = parse(chosen, has_cuda=True)
+    assert arguments.switch_off_missing_kernels(args) == expected
+    off = parse([*chosen, *expected], has_cuda=True)
+    for name in ("gradient_accumulation_fusion", "masked_softmax_fusion", "no_persist_layer_norm"):
+        assert getattr(args, name) == getattr(off, name)
+    assert arguments.switch_off_missing_kernels(args) == []
 
 
 def test_flags_are_those_of_upstream() -> None:

@@ -46,9 +46,11 @@ def is_local(s: Settings) -> bool:
 
 
 def lacks(s: Settings, package: str) -> bool:
-    """Return whether a package is not installed; with Transformer Engine all of them are assumed to be."""
+    """Return whether a package is not installed; with Transformer Engine all unnamed ones are assumed to be."""
     machine = s.machine
-    return machine.transformer_engine is None and package not in machine.packages
+    return package in machine.missing or (
+        machine.transformer_engine is None and package not in machine.packages
+    )
 
 
 def _exceeds_pytorch_norm(s: Settings) -> bool:
@@ -108,7 +110,12 @@ MODEL: Topic = (
     ),
     Rule(
         "model.gradient-accumulation-fusion",
-        lambda s: is_local(s) and s.gradient_accumulation_fusion and lacks(s, "apex"),
+        # the output layer is megatron-core's own, also with Transformer Engine's layers
+        lambda s: (
+            s.gradient_accumulation_fusion
+            and lacks(s, "apex")
+            and (is_local(s) or s.machine.transformer_engine is not None)
+        ),
         "gradient accumulation fusion, which is on by default, needs Apex's CUDA extensions",
         "--no-gradient-accumulation-fusion; or name apex among the packages, where it is installed",
         LINEAR,
