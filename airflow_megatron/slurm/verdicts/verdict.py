@@ -44,6 +44,7 @@ RELAUNCH_S = 5.0
 """Maximum seconds until a controller cancels a second launch of a job that already runs on its node."""
 
 _SIGTERM = 15
+_SIGKILL = 9
 _NODE_FAILURE_LINE = re.compile(rb"[Nn]ode failure on ([A-Za-z0-9._-]{1,80})(?![A-Za-z0-9._-])")
 _MOST_FAILED_NODES = 64
 _SINGLE_NODE = re.compile(r"[A-Za-z0-9._-]+")
@@ -226,7 +227,9 @@ def judge(
     catalogue = shipped_signatures() if signatures is None else signatures
     if achieved and ending.state is JobState.NODE_FAIL and exit_record is not None and exit_record.ended_well:
         ending = _ending_by(exit_record)  # the node was lost before it could report to Slurm
-    outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue)
+    # A script that ends by itself, or after its command was killed, records its end.
+    killed = ending.state is JobState.FAILED and ending.exit_signal == _SIGKILL and exit_record is None
+    outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue, killed=killed)
     settles = _clean(ending) or expectation.announced
     unsettled = not achieved and settles and _age(observation, ending.ended) < SETTLE_S
     if unsettled and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED}:
@@ -250,7 +253,7 @@ def judge(
         iteration=iteration,
         job_id=job_id or (exit_record.job_id if exit_record else None),
         node_list=ending.node_list,
-        failed_nodes=_failed_nodes(ending, log_tail, finding, observation.controller),
+        failed_nodes=_failed_nodes(ending, log_tail, finding, observation.controller, killed=killed),
         line=finding.line if finding else None,
         elapsed=ending.elapsed,
         signature=finding.signature.name if finding else None,
@@ -420,8 +423,13 @@ def _weigh(
     achieved: bool,
     log_tail: bytes,
     signatures: Sequence[Signature],
+    *,
+    killed: bool,
 ) -> tuple[Outcome, str, SignatureMatch | None]:
-    """Return outcome, reason and the decisive log line of a job that has ended."""
+    """Return outcome, reason and the decisive log line of a job that has ended.
+
+    :param killed: whether the job's script was killed before it could record its end.
+    """
     what = _described(ending)
     train = expectation.kind == "train"
     if ending.exit_code == DUPLICATE_EXIT_CODE:
@@ -461,6 +469,11 @@ def _weigh(
         return Outcome.ROLLED_OVER, f"{what} before the end of training", None
     if train and (ending.exit_signal == _SIGTERM or ending.exit_code == 128 + _SIGTERM):
         return Outcome.ROLLED_OVER, f"{what}: stopped by SIGTERM", None
+    if killed:
+        # Slurm 22.05 fails a job whose node is lost before it confirms the launch (squeue: JobLaunchFailure).
+        why = "its node was lost while Slurm launched it, or somebody killed the script"
+        reason = f"{what}, and its script could not write {EXIT_RECORD}: {why}"
+        return Outcome.RETRYABLE, reason, find_signature(signatures, log_tail, ending.state)
     finding = find_signature(signatures, log_tail, ending.state, generic=True)
     if finding is not None:
         return finding.signature.outcome, _reason_with_line(what, finding), finding
@@ -533,7 +546,12 @@ def _complaint(observation: Observation, command: str) -> str:
 
 
 def _failed_nodes(
-    ending: _Ending, log_tail: bytes, finding: SignatureMatch | None, controller: ControllerRow | None
+    ending: _Ending,
+    log_tail: bytes,
+    finding: SignatureMatch | None,
+    controller: ControllerRow | None,
+    *,
+    killed: bool,
 ) -> tuple[str, ...]:
     """Return the failed nodes: the node that Slurm or the log names, or the only node of the job.
 
@@ -546,6 +564,7 @@ def _failed_nodes(
         return named[:_MOST_FAILED_NODES]
     if finding is not None and finding.node is not None:
         return (finding.node,)
-    if ending.state in {JobState.NODE_FAIL, JobState.BOOT_FAIL} and _SINGLE_NODE.fullmatch(ending.node_list):
+    by_node = killed or ending.state in {JobState.NODE_FAIL, JobState.BOOT_FAIL}
+    if by_node and _SINGLE_NODE.fullmatch(ending.node_list):
         return (ending.node_list,)
     return ()

@@ -19,17 +19,18 @@ pytestmark = pytest.mark.integration
 ITERATION = re.compile(r"^ \[.*\] iteration +(\d+)/ +\d+ \|", re.MULTILINE)
 LAST_ITERATION = 500
 PATIENCE_S = 400
+SWEEPS = ("stopped", "lost", "killed")
 
 
 @pytest.fixture(scope="module")
 def runs(site: SweepSite, airflow: SiteAirflow) -> dict[str, str]:
-    """Runs of both sweeps, started together, because they mostly wait for Slurm's timers."""
+    """Runs of all sweeps, started together, because they mostly wait for Slurm's timers."""
     hold = site.runs / "stopped" / "only" / "hold"
     hold.parent.mkdir(parents=True)
     hold.touch()
-    for dag_id in ("stopped", "lost"):
-        airflow.wait_for_dag(f"{dag_id}.point")
-    return {dag_id: airflow.trigger(f"{dag_id}.point", {"point": "only"}) for dag_id in ("stopped", "lost")}
+    for sweep in SWEEPS:
+        airflow.wait_for_dag(f"{sweep}.point")
+    return {sweep: airflow.trigger(f"{sweep}.point", {"point": "only"}) for sweep in SWEEPS}
 
 
 def iterations(log_file: Path) -> list[int]:
@@ -55,9 +56,8 @@ def test_a_lost_node_is_replaced(
     wait_until(lambda: site.is_running(first), PATIENCE_S, first)
     log = site.runs / "lost" / "only" / "work" / "logs" / "work-1.out"
     wait_until(lambda: log.exists() and log.read_text(), 60, "the job's first line")
-    time.sleep(
-        patient(3)
-    )  # Slurm fails a job whose node dies before the launch is confirmed: JobLaunchFailure
+    # Slurm fails a job whose node dies before the launch is confirmed: JobLaunchFailure
+    time.sleep(patient(3))
     node = site.submission(first).node
     site.cluster.control("kill", f"node:{node}")
     try:
@@ -70,6 +70,15 @@ def test_a_lost_node_is_replaced(
     assert site.submission(second).node != node
     verdict = site.verdict(site.runs / "lost" / "only" / "work", "work")
     assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)
+
+
+def test_a_job_without_a_record_of_its_end_runs_again_on_another_node(
+    site: SweepSite, airflow: SiteAirflow, runs: dict[str, str]
+) -> None:
+    assert airflow.ended("killed.point", runs["killed"]) == "success"
+    first, second = (f"killed.only.work.a{number}" for number in (1, 2))
+    site.expect_states("killed.only.", {first: ["FAILED"], second: ["COMPLETED"]})
+    assert site.submission(second).node != site.submission(first).node
 
 
 def test_a_training_continues_after_its_walltime(

@@ -21,7 +21,7 @@ A, F = Outcome.ACTIVE, Outcome.FAILED
 ENDS = {
     "1": (Outcome.ROLLED_OVER, 0),
     "2": (F, 3),
-    "3": (F, 0),
+    "3": (Outcome.RETRYABLE, 0),  # killed by SIGKILL before it could record its end
     "4": (Outcome.ROLLED_OVER, 0),
     "5": (Outcome.CANCELLED, 0),
     "6": (Outcome.CANCELLED, None),  # cancelled while it was held, so sacct never lists it

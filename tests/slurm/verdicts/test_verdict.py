@@ -104,7 +104,6 @@ def test_training_that_is_done_is_finished_however_the_job_ended(state, source):
         (accounted(JobState.DEADLINE), Outcome.FAILED),
         (accounted(JobState.FAILED, 1), Outcome.FAILED),
         (accounted(JobState.FAILED, 17), Outcome.FAILED),
-        (accounted(JobState.FAILED, 0, 9), Outcome.FAILED),
         (accounted(JobState.FAILED, DUPLICATE_EXIT_CODE), Outcome.DUPLICATE),
     ],
 )
@@ -448,6 +447,22 @@ def test_node_that_slurm_reports_as_failed():
         controller=remembered(JobState.NODE_FAIL, failed_node="n5"),
     )
     assert judge(observation, TRAIN).failed_nodes == ("n5",)
+
+
+def test_a_script_that_could_not_record_its_end_is_started_again_on_another_node():
+    # observed with Slurm 22.05: a node is lost before it confirms the launch of a job (squeue: JobLaunchFailure)
+    killed = accounted(JobState.FAILED, 0, 9, node_list="n3")
+    traceback = b"Traceback (most recent call last):\nRuntimeError: x\n"
+    for expectation in TRAIN, COMMAND:
+        verdict = judge(seen(accounting=killed), expectation)
+        assert verdict.outcome is Outcome.RETRYABLE
+        assert "could not write exit.json: its node was lost while Slurm launched it" in verdict.reason
+        assert verdict.failed_nodes == ("n3",)
+    assert judge(seen(accounting=replace(killed, node_list="n[1-4]")), TRAIN).failed_nodes == ()
+    # the command was killed, and the script has seen it
+    seen_by_script = seen(accounting=killed, exit=exit_record(137))
+    assert judge(seen_by_script, TRAIN, log_tail=traceback).outcome is Outcome.FAILED
+    assert judge(seen_by_script, TRAIN).failed_nodes == ()
 
 
 @pytest.mark.parametrize("behind", [120, 3600])
