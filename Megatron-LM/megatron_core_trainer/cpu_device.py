@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,9 @@ def is_needed(distributed_backend: str | None = None) -> bool:
 
 _MISSING = object()
 _originals: list[tuple[Any, str, Any]] = []
+#: Packages whose norms, optimizers and kernels megatron-core prefers if they can be imported, and which need a GPU.
+_GPU_PACKAGES = ("transformer_engine", "apex", "amp_C")
+_hidden: list[str] = []
 
 
 def install() -> None:
@@ -58,6 +62,7 @@ def install() -> None:
     if _originals:
         return
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    _hide_gpu_packages()
     # ``with torch.device(...)`` identifies the factory functions by object identity and collects them on first use.
     _device_constructors()
     _replace_compile()
@@ -74,6 +79,16 @@ def uninstall() -> None:
             delattr(owner, name)
         else:
             setattr(owner, name, original)
+    while _hidden:
+        del sys.modules[_hidden.pop()]
+
+
+def _hide_gpu_packages() -> None:
+    """Make imports of these packages fail as if they were not installed; without a GPU, some fail in other ways."""
+    for name in _GPU_PACKAGES:
+        if name not in sys.modules:
+            sys.modules[name] = None  # type: ignore[assignment]
+            _hidden.append(name)
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
@@ -272,6 +287,8 @@ def _constant(value: Callable[[], Any]) -> Callable[..., Any]:
 def _replace_cuda_module() -> None:
     cuda: Any = torch.cuda
     cpu = torch.device("cpu")
+    # A build for CUDA would pin the memory of batches where torch.cuda.is_available is replaced, and fail.
+    _replace(torch.accelerator, "is_available", _constant(lambda: False))
 
     def get_state(*args: Any, **kwargs: Any) -> torch.Tensor:
         return torch.get_rng_state()
@@ -295,6 +312,7 @@ def _replace_cuda_module() -> None:
         _replace(cuda, name, _constant(lambda: 0))
     for name, value in (
         ("current_device", _constant(lambda: cpu)),
+        ("is_current_stream_capturing", _constant(lambda: False)),
         ("device_count", _constant(lambda: 1)),
         ("memory_stats", _constant(lambda: defaultdict(int))),
         ("get_device_capability", _constant(lambda: (0, 0))),
