@@ -80,6 +80,7 @@ class _Value(metaclass=_Anything):
     """Result of a call of such a name; it can be used as a decorator, a context, a number, and others."""
 
     __file__ = ""
+    _is_protocol = False  # read by the type of protocols from Python 3.12 on, before this class has a name
 
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
         """Accept any arguments."""
