@@ -188,7 +188,7 @@ def test_a_task_whose_script_is_killed_touches_no_other(cluster: SlurmCluster, t
     sweep.submit()
     verdicts = sweep.verdicts([sweep.watch(job) for job in sweep.jobs])
     outcomes = [verdict.outcome for verdict in verdicts.values()]
-    assert outcomes == [Outcome.FINISHED, Outcome.FAILED, Outcome.FINISHED]
+    assert outcomes == [Outcome.FINISHED, Outcome.RETRYABLE, Outcome.FINISHED]
     assert verdicts["p1"].state is JobState.FAILED
 
 

@@ -118,6 +118,11 @@ def test_the_local_profile_lives_in_the_local_folder(tmp_path: Path, monkeypatch
     assert load_cluster("local").run_root == f"{tmp_path}/runs"
 
 
+def test_jobs_of_the_local_cluster_use_no_gpu_of_this_machine() -> None:
+    """On a GPU, the quick start would need Transformer Engine, and its jobs would share the GPU's memory."""
+    assert load_cluster("local").env["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def test_a_folder_instead_of_a_profile(folder: Path) -> None:
     (folder / "mine.yaml").mkdir()
     assert "mine.yaml: the cluster profile 'mine' is a folder (a profile is a file" in told(folder, "mine")
