@@ -56,7 +56,7 @@ def test_exit_code_comes_from_the_controller(
     job_id = cluster.submit(request).job_id
     watch = Watch("x", job_id, request.attempt.job_name, request.attempt.directory)
     verdict = verdict_of(cluster, watch, without_sacct)
-    assert (verdict.outcome, verdict.state, verdict.exit_code) == (Outcome.FAILED, JobState.FAILED, 0)
+    assert (verdict.outcome, verdict.state, verdict.exit_code) == (Outcome.RETRYABLE, JobState.FAILED, 0)
     assert "by signal 9" in verdict.reason
     assert "[scontrol]" in verdict.reason
 
