@@ -427,6 +427,8 @@ class Cluster:
             victims = {found for found in map(processes.identify, pids) if found is not None}
             if not victims:
                 raise ClusterError(f"{target} is not running")
+            if kind == "node":
+                processes.freeze(victims)  # else a step daemon may report the end of its tasks
             processes.end(victims, 5.0, first=signal.SIGKILL)
         self.say(f"killed {target}: {len(victims)} processes")
 

@@ -164,6 +164,12 @@ def end(
         raise ClusterError(f"could not end process {', '.join(str(process.pid) for process in remaining)}")
 
 
+def freeze(processes: Iterable[ProcessIdentity]) -> None:
+    """Stop processes, so that none of them sees another one end while they are killed one after the other."""
+    for process in processes:
+        _send(process, signal.SIGSTOP)
+
+
 def _signal_and_wait(
     processes: Iterable[ProcessIdentity], how: signal.Signals, seconds: float
 ) -> list[ProcessIdentity]:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,21 @@ def test_a_process_that_got_an_old_number_is_never_ended(spawn: Spawn, change: d
     stale = dataclasses.replace(identity(child), **change)
     processes.end([stale], 0.2)
     assert child.poll() is None
+
+
+def test_a_frozen_process_does_not_see_the_end_of_another(tmp_path: Path, spawn: Spawn) -> None:
+    """As a node that loses power: its step daemon cannot report that a task was killed."""
+    reported = tmp_path / "reported"
+    parent = spawn("sh", "-c", f"sleep 60; touch {reported}")
+    assert processes.wait_until(lambda: bool(processes.descendants([parent.pid])), 60.0)
+    child = processes.identify(processes.descendants([parent.pid])[0])
+    assert child is not None
+    processes.freeze([child, identity(parent)])
+    processes.end([child], 5.0, first=signal.SIGKILL)
+    time.sleep(0.3)
+    assert not reported.exists()
+    os.kill(parent.pid, signal.SIGCONT)
+    assert processes.wait_until(reported.exists, 60.0)
 
 
 @pytest.mark.parametrize("text", ["", "7", "{}", '{"pid": "x"}', "not json", "[1]"])
