@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.slurm.states.exit_codes import (
@@ -177,6 +177,8 @@ class _Ending:
     node_list: str
     lost: str = ""
     """What went wrong if Slurm itself cancelled the job, for example ``did not launch it``."""
+    killed: bool = False
+    """Whether the script was killed before it could record its end."""
 
 
 def judge(
@@ -228,8 +230,9 @@ def judge(
     if achieved and ending.state is JobState.NODE_FAIL and exit_record is not None and exit_record.ended_well:
         ending = _ending_by(exit_record)  # the node was lost before it could report to Slurm
     # A script that ends by itself, or after its command was killed, records its end.
-    killed = ending.state is JobState.FAILED and ending.exit_signal == _SIGKILL and exit_record is None
-    outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue, killed=killed)
+    if ending.state is JobState.FAILED and ending.exit_signal == _SIGKILL and exit_record is None:
+        ending = replace(ending, killed=True)
+    outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue)
     settles = _clean(ending) or expectation.announced
     unsettled = not achieved and settles and _age(observation, ending.ended) < SETTLE_S
     if unsettled and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED}:
@@ -253,7 +256,7 @@ def judge(
         iteration=iteration,
         job_id=job_id or (exit_record.job_id if exit_record else None),
         node_list=ending.node_list,
-        failed_nodes=_failed_nodes(ending, log_tail, finding, observation.controller, killed=killed),
+        failed_nodes=_failed_nodes(ending, log_tail, finding, observation.controller),
         line=finding.line if finding else None,
         elapsed=ending.elapsed,
         signature=finding.signature.name if finding else None,
@@ -423,13 +426,8 @@ def _weigh(
     achieved: bool,
     log_tail: bytes,
     signatures: Sequence[Signature],
-    *,
-    killed: bool,
 ) -> tuple[Outcome, str, SignatureMatch | None]:
-    """Return outcome, reason and the decisive log line of a job that has ended.
-
-    :param killed: whether the job's script was killed before it could record its end.
-    """
+    """Return outcome, reason and the decisive log line of a job that has ended."""
     what = _described(ending)
     train = expectation.kind == "train"
     if ending.exit_code == DUPLICATE_EXIT_CODE:
@@ -469,8 +467,8 @@ def _weigh(
         return Outcome.ROLLED_OVER, f"{what} before the end of training", None
     if train and (ending.exit_signal == _SIGTERM or ending.exit_code == 128 + _SIGTERM):
         return Outcome.ROLLED_OVER, f"{what}: stopped by SIGTERM", None
-    if killed:
-        # Slurm 22.05 fails a job whose node is lost before it confirms the launch (squeue: JobLaunchFailure).
+    if ending.killed:
+        # Slurm 22.05 shows the reason JobLaunchFailure for such a job, whatever killed the script.
         why = "its node was lost while Slurm launched it, or somebody killed the script"
         reason = f"{what}, and its script could not write {EXIT_RECORD}: {why}"
         return Outcome.RETRYABLE, reason, find_signature(signatures, log_tail, ending.state)
@@ -546,12 +544,7 @@ def _complaint(observation: Observation, command: str) -> str:
 
 
 def _failed_nodes(
-    ending: _Ending,
-    log_tail: bytes,
-    finding: SignatureMatch | None,
-    controller: ControllerRow | None,
-    *,
-    killed: bool,
+    ending: _Ending, log_tail: bytes, finding: SignatureMatch | None, controller: ControllerRow | None
 ) -> tuple[str, ...]:
     """Return the failed nodes: the node that Slurm or the log names, or the only node of the job.
 
@@ -564,7 +557,7 @@ def _failed_nodes(
         return named[:_MOST_FAILED_NODES]
     if finding is not None and finding.node is not None:
         return (finding.node,)
-    by_node = killed or ending.state in {JobState.NODE_FAIL, JobState.BOOT_FAIL}
+    by_node = ending.killed or ending.state in {JobState.NODE_FAIL, JobState.BOOT_FAIL}
     if by_node and _SINGLE_NODE.fullmatch(ending.node_list):
         return (ending.node_list,)
     return ()
