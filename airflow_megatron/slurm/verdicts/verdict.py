@@ -469,8 +469,7 @@ def _weigh(
         return Outcome.ROLLED_OVER, f"{what}: stopped by SIGTERM", None
     if ending.killed:
         # Slurm 22.05 shows the reason JobLaunchFailure for such a job, whatever killed the script.
-        why = "its node was lost while Slurm launched it, or somebody killed the script"
-        reason = f"{what}, and its script could not write {EXIT_RECORD}: {why}"
+        reason = f"{what}, and its script could not write {EXIT_RECORD}: it was killed on its node"
         return Outcome.RETRYABLE, reason, find_signature(signatures, log_tail, ending.state)
     finding = find_signature(signatures, log_tail, ending.state, generic=True)
     if finding is not None:

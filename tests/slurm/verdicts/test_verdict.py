@@ -450,13 +450,12 @@ def test_node_that_slurm_reports_as_failed():
 
 
 def test_a_script_that_could_not_record_its_end_is_started_again_on_another_node():
-    # observed with Slurm 22.05: a node is lost before it confirms the launch of a job (squeue: JobLaunchFailure)
     killed = accounted(JobState.FAILED, 0, 9, node_list="n3")
     traceback = b"Traceback (most recent call last):\nRuntimeError: x\n"
     for expectation in TRAIN, COMMAND:
         verdict = judge(seen(accounting=killed), expectation)
         assert verdict.outcome is Outcome.RETRYABLE
-        assert "could not write exit.json: its node was lost while Slurm launched it" in verdict.reason
+        assert "could not write exit.json: it was killed on its node [sacct]" in verdict.reason
         assert verdict.failed_nodes == ("n3",)
     assert judge(seen(accounting=replace(killed, node_list="n[1-4]")), TRAIN).failed_nodes == ()
     # the command was killed, and the script has seen it

@@ -48,9 +48,8 @@ def is_local(s: Settings) -> bool:
 def lacks(s: Settings, package: str) -> bool:
     """Return whether a package is not installed; with Transformer Engine all unnamed ones are assumed to be."""
     machine = s.machine
-    return package in machine.missing or (
-        machine.transformer_engine is None and package not in machine.packages
-    )
+    assumed = machine.transformer_engine is not None and package not in machine.missing
+    return not assumed and package not in machine.packages
 
 
 def _exceeds_pytorch_norm(s: Settings) -> bool:
