@@ -11,6 +11,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
 
 from airflow_megatron.spec.documents.project import project_root
 
@@ -23,6 +24,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NOT_IMPORTED = {"apache-airflow-providers-ssh"}
 """Gives Airflow its connections of type ssh."""
 LOCKS = ("requirements.lock", "Megatron-LM/requirements.lock")
+INSTALLED_ELSEWHERE = {"pyyaml-ft"}
+"""Required by other versions of Python than the one that runs the tests; it requires nothing."""
 
 
 def normal(name: str) -> str:
@@ -85,15 +88,23 @@ def test_airflow_is_one_that_was_tested() -> None:
     assert importlib.metadata.version("apache-airflow").startswith("3.3.")
 
 
-def locked(lock: str) -> dict[str, list[str]]:
-    """Return package → hashes of a lock file."""
+def locked(lock: str, python: str | None = None) -> dict[str, list[str]]:
+    """Return package → hashes of a lock file; with ``python``, only what is installed for this version."""
     found: dict[str, list[str]] = {}
     for line in (ROOT / lock).read_text().replace("\\\n", " ").splitlines():
         if line.strip() and not line.startswith("#"):
-            name, *rest = line.split()
-            assert re.fullmatch(r"[A-Za-z0-9._-]+==[^ ;]+", name), line
-            found[normal(name.partition("==")[0])] = rest
+            text, *digests = re.split(r"\s+(?=--hash)", line.strip())
+            requirement = Requirement(text)
+            assert re.fullmatch(r"==[^ ;,]+", str(requirement.specifier)), line
+            if python is None or applies(requirement, python):
+                found[normal(requirement.name)] = digests
     return found
+
+
+def applies(requirement: Requirement, python: str) -> bool:
+    """Return whether a package of no extra is required on Linux with a version of Python, such as ``3.13``."""
+    environment = {"python_version": python, "python_full_version": f"{python}.1", "extra": ""}
+    return requirement.marker is None or requirement.marker.evaluate(environment)
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -108,6 +119,20 @@ def test_the_lock_holds_what_is_declared() -> None:
         declared("docs", "fits", "hydra", "plots", "simulation", "dev") - {"airflow-megatron"}
         <= locked(LOCKS[0]).keys()
     )
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_the_lock_is_complete_for_each_python(python: str) -> None:
+    """With hashes, pip refuses a package that is required by another one and is not in the file."""
+    present = locked(LOCKS[0], python).keys()
+    assert len(present) > 150
+    required = {
+        (name, normal(requirement.name))
+        for name in present - INSTALLED_ELSEWHERE
+        for requirement in map(Requirement, importlib.metadata.requires(name) or ())
+        if applies(requirement, python)
+    }
+    assert {(name, other) for name, other in required if other not in present} == set()
 
 
 @pytest.mark.parametrize(

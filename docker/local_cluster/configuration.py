@@ -251,7 +251,10 @@ def slurmdbd_conf(layout: Layout, settings: Settings, machine: Machine, password
 
 
 def database_grants(password: str) -> str:
-    """Return the SQL that gives slurmdbd its database.
+    """Return the SQL that makes slurmdbd's database and its account.
+
+    slurmdbd would create the database itself after a refused connection, but then newer MariaDB libraries (Debian 13)
+    read no results.
 
     :param password: hexadecimal digits.
     :raises ValueError: if it has other characters, because it is inserted between quotes.
@@ -261,6 +264,7 @@ def database_grants(password: str) -> str:
     account = f"'{DATABASE_USER}'@'{LOOPBACK}'"
     return _text(
         [
+            f"CREATE DATABASE IF NOT EXISTS {DATABASE_NAME};",
             f"CREATE USER IF NOT EXISTS {account} IDENTIFIED BY '{password}';",
             f"ALTER USER {account} IDENTIFIED BY '{password}';",
             f"GRANT ALL ON {DATABASE_NAME}.* TO {account};",

@@ -78,6 +78,13 @@ def test_only_a_hexadecimal_password_reaches_sql(password: str) -> None:
         configuration.database_grants(password)
 
 
+def test_slurmdbd_need_not_create_its_database() -> None:
+    """With Debian 13, slurmdbd ends after it has created the database itself."""
+    comment, first, *_ = configuration.database_grants("abc123").splitlines()
+    assert comment.startswith("#")
+    assert first == "CREATE DATABASE IF NOT EXISTS slurm_acct_db;"
+
+
 def test_sshd_accepts_one_user_by_key_only(layout: Layout) -> None:
     text = configuration.sshd_config(layout, make_settings(), MACHINE)
     lines = text.splitlines()
