@@ -27,6 +27,15 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "install.sh: $python is not Python 3.11 or newer; set PYTHON to one that is" >&2
     exit 1
 fi
+# megatron-core has no wheel for newer versions; without a compiler, pip leaves out its module that indexes data
+if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 14))'; then
+    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    if ! command -v c++ >/dev/null || ! [ -e "$headers/Python.h" ]; then
+        echo "install.sh: $("$python" --version) needs a C++ compiler and its headers, because megatron-core is compiled:" \
+            "install them (Debian and Ubuntu: apt-get install g++ python3-dev), or set PYTHON to an older one from 3.11" >&2
+        exit 1
+    fi
+fi
 if ! [ -x "$venv/bin/python" ]; then
     echo "making the environment $venv"
     if ! "$python" -m venv "$venv"; then
@@ -41,8 +50,12 @@ rm -f "$stamp"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement "$lock"
 # Python imports this module when it starts
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-cp "$here/numpy_product.py" "$site/numpy_product.py"
-echo "import numpy_product" > "$site/numpy_product.pth"
-"$venv/bin/python" -c 'import torch, megatron.core; print("torch", torch.__version__, "megatron-core", megatron.core.__version__)' 2>/dev/null
+cp "$here/numpy_product.py" "$here/numpy_product.pth" "$site/"
+if ! found=$("$venv/bin/python" -W ignore -c 'import torch, megatron.core, megatron.core.datasets.helpers_cpp
+print("torch", torch.__version__, "megatron-core", megatron.core.__version__)' 2>&1); then
+    printf 'install.sh: the environment is incomplete; delete %s and run again:\n%s\n' "$venv" "$found" >&2
+    exit 1
+fi
+printf '%s\n' "$found" | tail -n 1
 echo "$wanted" > "$stamp"
 echo "trainer environment $venv is ready"

@@ -52,6 +52,12 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   as_root apt-get update -q
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends python3-venv
 fi
+# for these versions of Python, megatron-core is compiled
+if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 14))' && ! dpkg -s g++ python3-dev >/dev/null 2>&1; then
+  say "installing g++ and python3-dev"
+  as_root apt-get update -q
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends g++ python3-dev
+fi
 "$python" "$root/docker/local_cluster" install
 # The two environments are created in parallel: each uses one core. The second one runs in its own process group, so that
 # it can be stopped when this script is interrupted.

@@ -78,7 +78,11 @@ def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str
             patience=180.0,
         ),
         Daemon("slurmdbd", [program("slurmdbd"), "-D"], listens("slurmdbd"), patience=180.0),
-        Daemon("slurmctld", [program("slurmctld"), "-D", "-f", conf], listens("slurmctld")),
+        Daemon(
+            "slurmctld",
+            [program("slurmctld"), "-D", "-f", conf, *controller_tolerance(layout)],
+            listens("slurmctld"),
+        ),
         *(
             Daemon(
                 f"slurmd:{node}",
@@ -95,6 +99,16 @@ def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str
         ),
     ]
     return {daemon.name: daemon for daemon in found}
+
+
+def controller_tolerance(layout: Layout) -> list[str]:
+    """Return slurmctld's option ``-i`` (ignore errors in the state) if it was killed before it could save everything.
+
+    It saves jobs after each change, but the usage of accounts not until it ends or some minutes have passed. Without
+    that file, slurmctld 26.05 ends with "No Assoc usage file to recover".
+    """
+    state = layout.controller_state
+    return ["-i"] if (state / "job_state").exists() and not (state / "assoc_usage").exists() else []
 
 
 def start(daemon: Daemon, layout: Layout) -> processes.ProcessIdentity:

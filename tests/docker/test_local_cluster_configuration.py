@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from local_cluster import configuration
 from local_cluster.configuration import Machine
+from local_cluster.daemons import controller_tolerance
 from local_cluster.errors import ClusterError
 from local_cluster.imitation import Imitation, load_imitation
 from local_cluster.layout import Layout
@@ -76,6 +77,20 @@ def test_cgroups_are_left_out_as_far_as_the_release_can(version: tuple[int, int]
 def test_only_a_hexadecimal_password_reaches_sql(password: str) -> None:
     with pytest.raises(ValueError, match="hexadecimal"):
         configuration.database_grants(password)
+
+
+@pytest.mark.parametrize(
+    ("files", "options"),
+    [((), []), (("job_state",), ["-i"]), (("job_state", "assoc_usage"), [])],
+    ids=["first start", "killed before its first complete save", "later"],
+)
+def test_slurmctld_continues_after_an_early_kill(
+    files: tuple[str, ...], options: list[str], layout: Layout
+) -> None:
+    layout.controller_state.mkdir(parents=True)
+    for name in files:
+        (layout.controller_state / name).touch()
+    assert controller_tolerance(layout) == options
 
 
 def test_slurmdbd_need_not_create_its_database() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,22 @@ def test_numpy_has_the_name_that_old_releases_call_and_is_loaded_only_when_neede
     without = subprocess.run([*run, bare], capture_output=True, text=True, check=True).stdout.split()
     assert without[0] == "False"
     assert found == ["6", "True", "numpy", without[1]]
+
+
+@pytest.mark.parametrize(
+    ("path", "imported"),
+    [("[]", False), ("sys.path", True)],
+    ids=["while pip builds a package", "always else"],
+)
+def test_python_starts_where_the_module_cannot_be_imported(path: str, imported: bool, tmp_path: Path) -> None:
+    """While pip builds a package, it reads the ``.pth`` files of the environment without the standard library."""
+    for name in ("numpy_product.py", "numpy_product.pth"):
+        shutil.copy(ROOT / "Megatron-LM" / name, tmp_path)
+    program = f"import sys, site; sys.path = {path}; site.addsitedir({str(tmp_path)!r})"
+    ending = "sys.stdout.write(str('numpy_product' in sys.modules))"
+    command = [sys.executable, "-I", "-S", "-c", f"{program}; {ending}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", str(imported))
 
 
 LOCK = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,7 +38,8 @@ def standalone(tmp_path: Path) -> Iterator[LocalAirflow]:
         while len(components(process.pid)) < 4 and time.monotonic() < deadline:
             time.sleep(0.05)
         yield airflow
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a test has ended all of them
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def components(pid: int) -> list[psutil.Process]:

@@ -44,7 +44,7 @@ class Cluster:
         self.sources = site.place / "Megatron-LM"
         self.sources.unlink()
         (self.sources / "package" / "__pycache__").mkdir(parents=True)
-        for name in ("install.sh", "checkout.sh", "numpy_product.py"):
+        for name in ("install.sh", "checkout.sh", "numpy_product.py", "numpy_product.pth"):
             shutil.copyfile(shipped("Megatron-LM") / name, self.sources / name)
         (self.sources / "package" / "part.py").write_text("print('1 ä')\n")
         (self.sources / "package" / "__pycache__" / "part.pyc").write_text("")
@@ -74,6 +74,7 @@ class TestPrograms:
             "install.sh",
             "checkout.sh",
             "numpy_product.py",
+            "numpy_product.pth",
             "package/part.py",
             "requirements.lock",
         }
@@ -256,13 +257,17 @@ def test_the_shipped_releases_are_pinned() -> None:
     assert len(pinned_commit(shipped("Megatron-LM"), "core_v0.16.1")) == 40
 
 
-def wheel(folder: Path, name: str, version: str, module: str, text: str) -> Path:
-    """Write a wheel with one module."""
+CORE = {"megatron/core/__init__.py": "__version__ = '1.0'\n", "megatron/core/datasets/helpers_cpp.py": ""}
+
+
+def wheel(folder: Path, name: str, version: str, modules: dict[str, str]) -> Path:
+    """Write a wheel of modules: path → text."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(module, text)
+        for module, text in modules.items():
+            archive.writestr(module, text)
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
@@ -273,8 +278,8 @@ class TestEnvironments:
     @pytest.mark.integration
     def test_created_from_sent_wheels(self, cluster: Cluster, tmp_path: Path) -> None:
         wheels = tmp_path / "wheels"
-        wheel(wheels, "torch", "2.13.0", "torch.py", "__version__ = '2.13.0'\n")
-        core = wheel(wheels, "megatron-core", "1.0", "megatron/core/__init__.py", "__version__ = '1.0'\n")
+        wheel(wheels, "torch", "2.13.0", {"torch.py": "__version__ = '2.13.0'\n"})
+        core = wheel(wheels, "megatron-core", "1.0", CORE)
         digest = hashlib.sha256(core.read_bytes()).hexdigest()
         (cluster.sources / "requirements.lock").write_text(f"megatron-core==1.0 --hash=sha256:{digest}\n")
         words = ["--only", "programs", "--only", "environment", "--offline", "--wheels", str(wheels)]
@@ -324,6 +329,33 @@ class TestEnvironments:
         python.chmod(0o755)
         words = ["--only", "programs", "--only", "environment", "--python", str(python)]
         assert "is not Python 3.11 or newer" in cluster.install(*words, status=1)
+        assert not (cluster.place / "venv").exists()
+
+    @pytest.mark.slow
+    def test_an_interpreter_without_wheels_needs_a_compiler(self, cluster: Cluster) -> None:
+        """For Python 3.14 and newer, megatron-core is compiled."""
+        python = cluster.site.place / "python"
+        python.write_text(
+            "#!/bin/sh\n"
+            'case "$*" in *sysconfig*) echo /nonexistent ;; --version) echo Python 3.14.2 ;; esac\n'
+        )
+        python.chmod(0o755)
+        words = ["--only", "programs", "--only", "environment", "--python", str(python)]
+        message = cluster.install(*words, status=1)
+        assert "Python 3.14.2 needs a C++ compiler" in message
+        assert "apt-get install g++ python3-dev" in message
+        assert not (cluster.place / "venv").exists()
+
+    @pytest.mark.slow
+    def test_an_environment_without_the_compiled_module(self, cluster: Cluster, tmp_path: Path) -> None:
+        wheel(tmp_path, "torch", "2.13.0", {"torch.py": "__version__ = '2.13.0'\n"})
+        core = wheel(tmp_path, "megatron-core", "1.0", {name: CORE[name] for name in list(CORE)[:1]})
+        digest = hashlib.sha256(core.read_bytes()).hexdigest()
+        (cluster.sources / "requirements.lock").write_text(f"megatron-core==1.0 --hash=sha256:{digest}\n")
+        words = ["--only", "programs", "--only", "environment", "--offline", "--wheels", str(tmp_path)]
+        message = cluster.install(*words, status=1)
+        assert "the environment is incomplete" in message
+        assert "No module named 'megatron.core.datasets'" in message
         assert not (cluster.place / "venv").exists()
 
     @pytest.mark.parametrize(
