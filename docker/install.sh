@@ -15,6 +15,12 @@ as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
 }
 
+apt_install() { # PACKAGE...
+  say "installing $*"
+  as_root apt-get update -q || say "apt-get update reported errors; continuing with the existing package lists"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$@"
+}
+
 find_python() {
   local candidate
   for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
@@ -48,15 +54,11 @@ airflow_environment() {
 
 python=$(find_python)
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-  say "installing python3-venv"
-  as_root apt-get update -q
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends python3-venv
+  apt_install python3-venv
 fi
 # for these versions of Python, megatron-core is compiled
 if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 14))' && ! dpkg -s g++ python3-dev >/dev/null 2>&1; then
-  say "installing g++ and python3-dev"
-  as_root apt-get update -q
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends g++ python3-dev
+  apt_install g++ python3-dev
 fi
 "$python" "$root/docker/local_cluster" install
 # The two environments are created in parallel: each uses one core. The second one runs in its own process group, so that
