@@ -125,7 +125,13 @@ def cluster_pids(directory: Path, slurm_conf: Path, sshd_config: Path, ssh_port:
             or (_is_sshd(pid) and (str(sshd_config) in _title_words(pid) or sockets & _sockets_held_by(pid)))
         ):
             found.append(pid)
-    return found
+    return sorted({*found, *_step_daemons(found)})
+
+
+def _step_daemons(tasks: Iterable[int]) -> set[int]:
+    """Return the step daemons of tasks; those of Slurm 26.05 overwrite their environment with their title."""
+    parents = {parent for parent in map(parent_of, tasks) if parent is not None}
+    return {pid for pid in parents if arguments(pid)[:1] and arguments(pid)[0].startswith("slurmstepd:")}
 
 
 def is_listening(port: int) -> bool:
@@ -145,6 +151,7 @@ def node_pids(cluster: Iterable[int], node: str) -> list[int]:
         surroundings = environment(pid)
         if node in (surroundings.get(NODE_MARKER), surroundings.get("SLURMD_NODENAME")):
             here.add(pid)
+    here |= _step_daemons(here)
     return sorted(here.union(descendants(here)))
 
 

@@ -136,6 +136,25 @@ class TestMembership:
         assert len(node) == 2
         assert there.pid not in node
 
+    def test_a_step_daemon_without_environment_belongs_to_the_node_of_its_task(
+        self, tmp_path: Path, found: Callable[[], list[int]]
+    ) -> None:
+        """As slurmstepd 26.05 does, whose title overwrites the environment."""
+        task = f"SLURM_CONF={tmp_path}/etc/slurm.conf SLURM_JOB_ID=7 SLURMD_NODENAME=n2 sleep 64"
+        argv = ["slurmstepd: [7.0]", "-c", f"{task} & wait"]
+        with subprocess.Popen(argv, executable="/bin/bash", env={"PATH": os.defpath}) as daemon:
+            try:
+                assert processes.wait_until(lambda: len(found()) == 2, 60.0)
+                assert daemon.pid in found()
+                assert daemon.pid in processes.node_pids(found(), "n2")
+                assert processes.node_pids(found(), "n1") == []
+            finally:
+                processes.end(
+                    filter(None, map(processes.identify, processes.descendants([daemon.pid]))),
+                    0.0,
+                    signal.SIGKILL,
+                )
+
     @pytest.mark.slow
     def test_the_caller_and_its_parents_do_not_belong(self, tmp_path: Path) -> None:
         # A job of the cluster asks for its own cluster's processes.

@@ -872,10 +872,17 @@ def test_gpus_of_tasks(launcher: str, sandbox: Sandbox) -> None:
     script = job_script(job, cluster, 1)
     assert f"--gpus-per-task=a100:{1 if launcher == 'srun' else 4}" in directives(script)
     (sandbox.bin / "srun").write_text(
-        '#!/bin/bash\nprintf "%s\\0" "${SLURM_GPUS_PER_TASK-none}" >>"$CALLS"\n'
+        '#!/bin/bash\nprintf "%s\\0" "${SLURM_GPUS_PER_TASK-none} ${SLURM_TRES_BIND-none}" >>"$CALLS"\n'
     )
-    ((asked, *_),) = sandbox.run(script, job, SLURM_GPUS_PER_TASK="1")
-    assert asked == ("none" if launcher == "srun" else "1")
+    variables = {
+        "SLURM_GPUS_PER_TASK": "1",
+        "SLURM_TRES_BIND": "gres/gpu:per_task:1",
+    }  # of Slurm 22.05, 24.11
+    ((asked, *_),) = sandbox.run(script, job, **variables)
+    assert asked == ("none none" if launcher == "srun" else "1 gres/gpu:per_task:1")
+    bound = train_spec(slurm={**NODES, "partition": "gpu", "options": ["--gpu-bind=closest"]})
+    (job,) = jobs_of(bound, cluster).values()
+    assert "SLURM_TRES_BIND" not in job_script(job, cluster, 1)
     own = train_spec(slurm={**NODES, "partition": "gpu", "options": ["--gpus-per-task=2"]})
     (job,) = jobs_of(own, cluster).values()
     asked = [line for line in directives(job_script(job, cluster, 1)) if line.startswith("--gpus")]

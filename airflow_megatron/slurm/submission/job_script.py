@@ -29,6 +29,7 @@ from airflow_megatron.slurm.submission.sbatch_options import (
     head_directives,
     head_length,
     kept_directive,
+    read_options,
     script_lines,
 )
 from airflow_megatron.spec.documents.quantities import slurm_time
@@ -451,7 +452,7 @@ def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
         if cluster.gpu_option == "gpus-per-task" and job.slurm.gpus and _one_task_per_process(cluster, job):
             # with them each process sees only its own GPU, and LOCAL_RANK, a number on the node, is invalid;
             # with --gpu-bind=none, a process sees no GPU in Slurm 22.05
-            words += ["env", "-u", "SLURM_GPUS_PER_TASK", "-u", "SLURM_TRES_PER_TASK"]
+            words += ["env", *(word for name in _gpu_shares(job) for word in ("-u", name))]
         words += ["srun", "--kill-on-bad-exit=1"]
         # since Slurm 22.05, srun does not inherit this option from sbatch, and a task would get one core
         cpus = _cpus_of_task(cluster, job)
@@ -465,6 +466,15 @@ def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
     words += launcher.words_before_container(launch) if several else []
     words += [] if by_srun else in_container
     return words + (launcher.words(launch) if several else [])
+
+
+def _gpu_shares(job: Job) -> tuple[str, ...]:
+    """Return the variables by which sbatch makes srun give each task only its own GPUs.
+
+    Since Slurm 24.11, they include the binding, unless the job has one of its own.
+    """
+    bound = any(option.name in ("gpu-bind", "tres-bind") for option in read_options(job.slurm.options))
+    return ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", *(() if bound else ("SLURM_TRES_BIND",)))
 
 
 def _contained(job: Job, cluster: ClusterProfile) -> ContainedJob:
