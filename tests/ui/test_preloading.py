@@ -20,6 +20,12 @@ def _no_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow.jobs.job.get_listener_manager", ListenerManager)
 
 
+@pytest.fixture(autouse=True)
+def _forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork workers; Python 3.14 has another default."""
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "fork")
+
+
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
