@@ -226,7 +226,11 @@ def ask_slurm(layout: Layout, *command: str, timeout: float = 120.0) -> str:
 
 
 def describe_machine(layout: Layout) -> Machine:
-    """Return the properties of this machine and user that the configuration files need."""
+    """Return the properties of this machine and user that the configuration files need.
+
+    :raises ClusterError: if Slurm cannot run on this machine because it has no address.
+    """
+    _check_address()
     user = pwd.getpwuid(os.geteuid()).pw_name
     loopback = _loopback_address(socket.gethostname())
     return Machine(
@@ -239,6 +243,18 @@ def describe_machine(layout: Layout) -> Machine:
         address=loopback or LOOPBACK,
         only_loopback=loopback is not None,
     )
+
+
+def _check_address() -> None:
+    """Check that a network interface besides loopback has an address: Slurm resolves names with AI_ADDRCONFIG."""
+    wanted = socket.AI_PASSIVE | socket.AI_ADDRCONFIG
+    try:
+        socket.getaddrinfo(None, 1, socket.AF_INET, socket.SOCK_STREAM, 0, wanted)
+    except OSError as error:
+        raise ClusterError(
+            "Slurm does not run on a machine whose only network interface is loopback: connect to a network, or add "
+            "one as root: ip link add slurm0 type veth; ip addr add 192.0.2.1/24 dev slurm0; ip link set slurm0 up"
+        ) from error
 
 
 def _loopback_address(host: str) -> str | None:

@@ -3,13 +3,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
-from local_cluster import configuration
+from local_cluster import configuration, daemons
 from local_cluster.configuration import Machine
-from local_cluster.daemons import controller_tolerance
 from local_cluster.errors import ClusterError
 from local_cluster.imitation import Imitation, load_imitation
 from local_cluster.layout import Layout
@@ -90,7 +90,16 @@ def test_slurmctld_continues_after_an_early_kill(
     layout.controller_state.mkdir(parents=True)
     for name in files:
         (layout.controller_state / name).touch()
-    assert controller_tolerance(layout) == options
+    assert daemons.controller_tolerance(layout) == options
+
+
+def test_a_machine_without_a_network_is_refused(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_addresses(*words: object) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", without_addresses)
+    with pytest.raises(ClusterError, match="ip link add slurm0 type veth"):
+        daemons.describe_machine(layout)
 
 
 def test_slurmdbd_need_not_create_its_database() -> None:
@@ -116,7 +125,7 @@ def test_sshd_penalties_are_off_where_they_exist(layout: Layout) -> None:
 
 
 def test_sshd_itself_accepts_the_configuration(layout: Layout) -> None:
-    from local_cluster import credentials, daemons
+    from local_cluster import credentials
     from local_cluster.packages import missing_packages, program
 
     if {"openssh-server", "openssh-client", "slurmctld"} & set(missing_packages()):
