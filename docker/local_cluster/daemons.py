@@ -104,8 +104,8 @@ def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str
 def controller_tolerance(layout: Layout) -> list[str]:
     """Return slurmctld's option ``-i`` (ignore errors in the state) if it was killed before it could save everything.
 
-    It saves jobs after each change, but the usage of accounts not until it ends or some minutes have passed. Without
-    that file, slurmctld 26.05 ends with "No Assoc usage file to recover".
+    It saves jobs soon after each change, but the usage of accounts later, at its end at the latest. Without that file,
+    slurmctld 26.05 ends with "No Assoc usage file to recover".
     """
     state = layout.controller_state
     return ["-i"] if (state / "job_state").exists() and not (state / "assoc_usage").exists() else []

@@ -471,7 +471,7 @@ def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
 def _gpu_shares(job: Job) -> tuple[str, ...]:
     """Return the variables by which sbatch makes srun give each task only its own GPUs.
 
-    Since Slurm 24.11, they include the binding, unless the job has one of its own.
+    sbatch of Slurm 24.11 and 26.05 also sets the binding, unless the job has one of its own.
     """
     bound = any(option.name in ("gpu-bind", "tres-bind") for option in read_options(job.slurm.options))
     return ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", *(() if bound else ("SLURM_TRES_BIND",)))
