@@ -1,7 +1,8 @@
 """Parse sbatch options as sbatch does, and find the options that jobs may not set because the submission sets them.
 
-The table holds the options of sbatch 22.05 and of later releases. Like getopt_long(3), the parser accepts unique
-prefixes of long names and combined short options. An unknown option may belong to a plugin of the site and is accepted.
+The table holds the options of sbatch 22.05 and of later releases up to 26.05. Like getopt_long(3), the parser accepts
+unique prefixes of long names and combined short options. An unknown option may belong to a plugin of the site and is
+accepted.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _WITHOUT_VALUE: Final = frozenset(
         "requeue",
         "resv-ports",
         "spread-job",
+        "spread-segments",
         "stepmgr",
         "test-only",
         "usage",
@@ -63,6 +65,7 @@ _WITH_VALUE: Final = frozenset(
         "constraint",
         "container",
         "container-id",
+        "container-type",
         "context",
         "core-spec",
         "cores-per-socket",
@@ -100,6 +103,7 @@ _WITH_VALUE: Final = frozenset(
         "mem-bind",
         "mem-per-cpu",
         "mem-per-gpu",
+        "mem-update",
         "mincpus",
         "network",
         "nodefile",
@@ -120,6 +124,7 @@ _WITH_VALUE: Final = frozenset(
         "profile",
         "qos",
         "reservation",
+        "resources",
         "segment",
         "signal",
         "sockets-per-node",
@@ -200,7 +205,13 @@ _FORMS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "core-spec": _AT_LEAST_0,
     "wait-all-nodes": ("([ +]*0*[01])?", "0 or 1"),
-    "no-kill": ("|off|no", "off, or no value"),
+    "no-kill": ("|off|no|set", "off, or no value"),
+    "segment": _AT_LEAST_0,
+    "oom-kill-step": ("|0|1", "0 or 1, or no value"),
+    "gpu-bind": (
+        r"(verbose,)?(none|closest|(single|per_task):.+|(map|mask)(_gpu)?:.+)(,verbose)?",
+        "none, closest, single:TASKS, per_task:GPUS, map:LIST or mask:LIST",
+    ),
     "switches": (rf"{_COUNT[0]}(@.*)?", "a number, also with the longest wait: 1@01:00:00"),
     "kill-on-invalid-dep": ("yes|no", "yes or no"),
     "exclusive": ("|user|mcs|topo", "user, mcs or topo, or no value"),
@@ -209,8 +220,8 @@ _FORMS: Final[Mapping[str, tuple[str, str]]] = {
         f"some of {', '.join(_MAILS).upper()}, separated by commas",
     ),
 }
-"""Option → expression for its values, in small letters, and what to write. Each was tried with sbatch 22.05; values
-that some releases take (``topo``) count as valid."""
+"""Option → expression for its values, in small letters, and what to write. Each was tried with sbatch 22.05; new
+values and options with sbatch 24.11 and 26.05. What some releases take (``topo``) counts as valid."""
 _SHORT: Final[Mapping[str, str]] = {
     **{
         "a": "array",

@@ -78,7 +78,11 @@ VALUES = {
     "profile": ("task", "ENERGY,task", "none", "all", "Tsk", "task,x", ""),
     "core-spec": ("1", "0", "+1", " 1", "01", "", "x", "1x", "-1"),
     "wait-all-nodes": ("0", "1", "+1", " 1", "00", "", "2", "x", "1x"),
-    "no-kill": ("off", "NO", "", "on", "yes"),
+    "no-kill": ("off", "NO", "SET", "", "on", "yes"),
+    "gpu-bind": (
+        *("none", "NONE", "closest", "single:1", "per_task:1", "map_gpu:0,1", "mask_gpu:0x1"),
+        *("verbose,closest", "closest,verbose", "single", "per_task", "verbose", "quiet,none", "gpu", ""),
+    ),
     **dict.fromkeys(("contiguous", "overcommit", "spread-job", "reboot"), ("1", "yes", "")),
     "switches": ("1", "1@10", "1@01:00:00", "0", "x", "@10", ""),
     "kill-on-invalid-dep": ("yes", "NO", "y", "true", "1", ""),
@@ -135,6 +139,8 @@ def test_hints_are_refused_as_by_sbatch(value: str, environment: dict[str, str],
         (["--time-min", "6h"], "write minutes or [days-]hours:minutes:seconds"),
         (["-n", "0"], "write a number of 1 or more"),
         (["-N", "two"], "write a number, or the smallest and the largest: 2 or 2-4"),
+        (["--gpu-bind=gpu"], "write none, closest, single:TASKS"),
+        (["--oom-kill-step=yes"], "write 0 or 1, or no value"),
         (["--contiguous=yes"], "write --contiguous, without a value"),
         (["--mem-per-gpu=1.5G"], "write a whole number with K, M, G or T"),
     ],
@@ -152,6 +158,13 @@ def test_what_to_write_instead(words: list[str], instead: str) -> None:
         ["--nodes=2,4"],  # Slurm 23.11
         ["--nodes=1-15:4"],
         ["--requeue=expedite"],  # Slurm 25.11
+        ["--segment=4"],  # Slurm 24.11
+        ["--oom-kill-step=0"],
+        ["--gpu-bind=map:0,1"],
+        ["--resources=flat:2"],  # Slurm 26.05
+        ["--mem-update=10@60"],
+        ["--spread-segments"],
+        ["--container-type=oci"],
         ["--gpus=a100:4"],
         ["--constraint=a&b"],
         ["--plugin-of-the-site=x"],
