@@ -131,7 +131,7 @@ def cluster_pids(directory: Path, slurm_conf: Path, sshd_config: Path, ssh_port:
 def _step_daemons(tasks: Iterable[int]) -> set[int]:
     """Return the step daemons of tasks; those of Slurm 26.05 overwrite their environment with their title."""
     parents = {parent for parent in map(parent_of, tasks) if parent is not None}
-    return {pid for pid in parents if arguments(pid)[:1] and arguments(pid)[0].startswith("slurmstepd:")}
+    return {pid for pid in parents if next(iter(arguments(pid)), "").startswith("slurmstepd:")}
 
 
 def is_listening(port: int) -> bool:

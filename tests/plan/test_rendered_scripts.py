@@ -874,10 +874,8 @@ def test_gpus_of_tasks(launcher: str, sandbox: Sandbox) -> None:
     (sandbox.bin / "srun").write_text(
         '#!/bin/bash\nprintf "%s\\0" "${SLURM_GPUS_PER_TASK-none} ${SLURM_TRES_BIND-none}" >>"$CALLS"\n'
     )
-    variables = {
-        "SLURM_GPUS_PER_TASK": "1",
-        "SLURM_TRES_BIND": "gres/gpu:per_task:1",
-    }  # of Slurm 22.05, 24.11
+    # of Slurm 22.05 and 24.11
+    variables = {"SLURM_GPUS_PER_TASK": "1", "SLURM_TRES_BIND": "gres/gpu:per_task:1"}
     ((asked, *_),) = sandbox.run(script, job, **variables)
     assert asked == ("none none" if launcher == "srun" else "1 gres/gpu:per_task:1")
     bound = train_spec(slurm={**NODES, "partition": "gpu", "options": ["--gpu-bind=closest"]})
