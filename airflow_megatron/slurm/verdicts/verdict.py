@@ -296,7 +296,8 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         requeued = observation.controller is not None and observation.controller.restarts > 0
         if at_once and not requeued and _was_cancelled_by_slurm(row, observation.owner_job_id):
             lost = _lost(row, began=began)
-        if (began or lost) and _age(observation, row.ended) < ACCOUNTING_LAG_S:
+        settling = _age(observation, row.ended) < ACCOUNTING_LAG_S
+        if (began or lost) and (settling or observation.log_chunk):
             return (
                 "the job was cancelled as soon as it had started; "
                 f"its {EXIT_RECORD} shows whether it runs all the same"
@@ -377,18 +378,20 @@ def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, owner_job_id: str | N
 
     A controller that was killed before it saved the start of a job takes the job's end for the end of a pending job
     (observed with Slurm 22.05 after SIGKILL of slurmctld). Then the script has run. Accounting names every user who
-    cancels a job, and here it names nobody.
+    cancels a job, and here it names nobody. Or it launches the job a second time, and slurmd cancels that as root
+    (observed after SIGKILL of both daemons). A script that root cancels records its end, unless its disk is full.
     """
-    if isinstance(row, AccountingRow) and row.state_text == JobState.CANCELLED.value:
-        return True
-    if owner_job_id is not None:
-        return False
-    if isinstance(row, AccountingRow) and cancelled_by(row.state_text) != "0":
-        return False
-    return bool(row.node_list)
+    if isinstance(row, AccountingRow):
+        if row.state_text == JobState.CANCELLED.value:
+            return True
+        by_slurm = cancelled_by(row.state_text) == "0" and bool(row.node_list)
+        return by_slurm and owner_job_id in {None, row.job_id}
+    return owner_job_id is None and bool(row.node_list)
 
 
 def _lost(row: AccountingRow | QueueRow, *, began: bool) -> str:
+    if began and isinstance(row, AccountingRow) and cancelled_by(row.state_text) is not None:
+        return "launched it twice"
     if began:
         return "had no record of its start"
     return f"could not launch it on {row.node_list}" if row.node_list else "did not launch it"

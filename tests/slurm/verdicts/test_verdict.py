@@ -263,10 +263,26 @@ def test_a_job_that_continues_after_its_relaunch_was_cancelled():
     row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=2, **phantom)
     for observation in (seen(accounting=row), seen(queue=queued(JobState.CANCELLED, **phantom))):
         assert judge(replace(observation, owner_job_id="7"), COMMAND).outcome is Outcome.UNKNOWN
-        late = replace(observation, owner_job_id="7", time=NOW + 60)
-        assert judge(late, COMMAND).outcome is Outcome.CANCELLED
+    writes = seen(accounting=row, owner_job_id="7", time=NOW + 60, log_chunk=b"iteration 7", **HALF)
+    assert judge(writes, TRAIN).outcome is Outcome.UNKNOWN
     cancelled = replace(row, started=NOW - 500, elapsed=490)
     assert judge(seen(accounting=cancelled, owner_job_id="7"), COMMAND).outcome is Outcome.CANCELLED
+
+
+def test_a_job_whose_relaunch_was_cancelled_after_it_had_lost_its_record():
+    """slurmctld and slurmd were killed while the job started, and the disk was full when it ended."""
+    phantom = {"started": NOW - 12, "ended": NOW - 10}
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=2, **phantom)
+    observation = seen(accounting=row, owner_job_id="7", time=NOW + 60, **HALF)
+    verdict = judge(observation, TRAIN)
+    assert verdict.outcome is Outcome.RETRYABLE
+    assert verdict.reason == "the job ended as CANCELLED by Slurm, which launched it twice [sacct]"
+    person = replace(observation, accounting=replace(row, state_text="CANCELLED by 1000"))
+    assert judge(person, TRAIN).outcome is Outcome.CANCELLED
+    nobody_knows = seen(queue=queued(JobState.CANCELLED, **phantom), owner_job_id="7", time=NOW + 60)
+    assert judge(nobody_knows, COMMAND).outcome is Outcome.CANCELLED
+    again = ControllerRow("7", "x", JobState.CANCELLED, "", 0, 15, requeue=True, restarts=1, node_list="n1")
+    assert judge(replace(observation, controller=again), TRAIN).outcome is Outcome.CANCELLED
 
 
 def test_a_person_cancels_a_job_soon_after_its_requeue():
