@@ -3,11 +3,28 @@
 #
 # PYTHON is the interpreter (default python3; 3.11 or newer). Further arguments are passed to pip, for example the index
 # of a torch build for this machine. If the environment is up to date, the script does nothing.
+# install.sh --check-compiler only checks whether PYTHON needs a compiler that is missing; then the exit status is 1.
 set -eu
 
 if [ $# -lt 1 ]; then
     echo "usage: install.sh VENV_DIR [PIP_ARGUMENT...]" >&2
     exit 2
+fi
+python=${PYTHON:-python3}
+
+# megatron-core has no wheel for newer versions; without a compiler, pip leaves out its module that indexes data
+check_compiler() {
+    if "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 14))'; then return; fi
+    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    if command -v c++ >/dev/null && [ -e "$headers/Python.h" ]; then return; fi
+    echo "install.sh: $("$python" --version) needs a C++ compiler and its headers, because megatron-core is compiled:" \
+        "install them (Debian and Ubuntu: apt-get install g++ python3-dev), or set PYTHON to an older one from 3.11" >&2
+    exit 1
+}
+
+if [ "$1" = --check-compiler ]; then
+    check_compiler
+    exit
 fi
 venv=$1
 shift
@@ -22,20 +39,11 @@ if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; t
     exit 0
 fi
 
-python=${PYTHON:-python3}
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "install.sh: $python is not Python 3.11 or newer; set PYTHON to one that is" >&2
     exit 1
 fi
-# megatron-core has no wheel for newer versions; without a compiler, pip leaves out its module that indexes data
-if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 14))'; then
-    headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
-    if ! command -v c++ >/dev/null || ! [ -e "$headers/Python.h" ]; then
-        echo "install.sh: $("$python" --version) needs a C++ compiler and its headers, because megatron-core is compiled:" \
-            "install them (Debian and Ubuntu: apt-get install g++ python3-dev), or set PYTHON to an older one from 3.11" >&2
-        exit 1
-    fi
-fi
+check_compiler
 if ! [ -x "$venv/bin/python" ]; then
     echo "making the environment $venv"
     if ! "$python" -m venv "$venv"; then

@@ -56,9 +56,8 @@ python=$(find_python)
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   apt_install python3-venv
 fi
-# for these versions of Python, megatron-core is compiled; without apt-get, the trainer's installer says what it needs
-if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 14))' && command -v apt-get >/dev/null &&
-  ! dpkg -s g++ python3-dev >/dev/null 2>&1; then
+# without apt-get, the trainer's installer says later what it needs
+if ! PYTHON=$python "$root/Megatron-LM/install.sh" --check-compiler 2>/dev/null && command -v apt-get >/dev/null; then
   apt_install g++ python3-dev
 fi
 "$python" "$root/docker/local_cluster" install

@@ -1,8 +1,9 @@
 """Modules that Airflow's long-lived processes import once, so that forked processes need not import them.
 
 A worker of the LocalExecutor, and the dag processor, fork a process for each task and for each parsing of a file. A
-child inherits the imported modules of its parent; otherwise each child imports the same modules again. A disadvantage
-is that a changed package is used only after a restart of Airflow, as in the triggerer.
+child inherits the imported modules of its parent; otherwise each child imports the same modules again. The scheduler
+forks the workers itself, or has a fork server do it (the default from Python 3.14), which then imports the modules. A
+disadvantage is that a changed package is used only after a restart of Airflow, as in the triggerer.
 """
 
 from __future__ import annotations
@@ -39,8 +40,14 @@ def preload(component: str) -> None:
     modules: tuple[str, ...] = ()
     if component == "dag-processor":
         modules = OF_READERS
-    elif component == "scheduler" and _forks_tasks():
-        modules = OF_TASKS
+    elif component == "scheduler" and _has_local_executor():
+        match multiprocessing.get_start_method():
+            case "fork":
+                modules = OF_TASKS
+            case "forkserver":
+                multiprocessing.set_forkserver_preload(
+                    ["__main__", *_configured_for_fork_server(), *OF_TASKS]
+                )
     for name in modules:
         try:
             importlib.import_module(name)
@@ -64,8 +71,13 @@ def starting_component(job: object) -> str:
     return sys.argv[1] if len(sys.argv) > 1 and Path(sys.argv[0]).name in ("airflow", "__main__.py") else ""
 
 
-def _forks_tasks() -> bool:
-    """Return whether the scheduler forks its workers."""
+def _has_local_executor() -> bool:
     executors = conf.get("core", "executor").replace(" ", "").split(",")
-    local = any(name.endswith("LocalExecutor") for name in executors)
-    return local and multiprocessing.get_start_method() == "fork"
+    return any(name.endswith("LocalExecutor") for name in executors)
+
+
+def _configured_for_fork_server() -> list[str]:
+    """Return the modules of ``mp_forkserver_preload``, which Airflow reads only with ``mp_start_method``."""
+    option = "mp_forkserver_preload"
+    names = conf.get("scheduler", option, fallback=None) or conf.get("core", option, fallback=None) or ""
+    return [name.strip() for name in names.split(",") if name.strip()]

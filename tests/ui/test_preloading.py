@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from airflow._shared.listeners.listener import ListenerManager
@@ -12,6 +15,9 @@ from airflow.jobs.job import Job
 from airflow.sdk.execution_time.task_runner import TaskRunnerMarker
 
 from airflow_megatron.ui import preloading, run_listener
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +68,48 @@ def test_a_scheduler_that_spawns_its_workers_imports_nothing(
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "spawn")
     preloading.preload("scheduler")
     assert imported == []
+
+
+def test_the_fork_server_of_a_scheduler_imports_what_its_workers_need(
+    imported: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preloaded: list[str] = []
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "forkserver")
+    monkeypatch.setattr(multiprocessing, "set_forkserver_preload", preloaded.extend)
+    monkeypatch.setenv("AIRFLOW__CORE__MP_FORKSERVER_PRELOAD", "airflow, mine")
+    preloading.preload("triggerer")
+    assert preloaded == []
+    preloading.preload("scheduler")
+    assert preloaded == ["__main__", "airflow", "mine", *preloading.OF_TASKS]
+    assert imported == []
+
+
+FORK_SERVER = """\
+import multiprocessing, sys
+from airflow_megatron.ui.preloading import OF_TASKS, preload
+
+
+def check():
+    sys.exit(any(name not in sys.modules for name in OF_TASKS))
+
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("forkserver")
+    preload(sys.argv[1])
+    worker = multiprocessing.Process(target=check)
+    worker.start()
+    worker.join()
+    sys.exit(worker.exitcode)
+"""
+
+
+@pytest.mark.parametrize(("component", "status"), [("scheduler", 0), ("triggerer", 1)])
+def test_workers_of_a_fork_server_have_the_modules(tmp_path: Path, component: str, status: int) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FORK_SERVER)
+    environment = os.environ | {"AIRFLOW__CORE__EXECUTOR": "LocalExecutor"}
+    ended = subprocess.run([sys.executable, program, component], env=environment, check=False)
+    assert ended.returncode == status
 
 
 def test_what_cannot_be_imported_does_not_keep_airflow_from_starting(
