@@ -103,6 +103,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("component", "status"), [("scheduler", 0), ("triggerer", 1)])
 def test_workers_of_a_fork_server_have_the_modules(tmp_path: Path, component: str, status: int) -> None:
     program = tmp_path / "program.py"
