@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 PIECE: Final = 3 << 20
 """Maximum number of bytes that one script transfers."""
-BUILD_TOOLS: Final = ("setuptools", "wheel")
-"""Packages that pip needs to build the few source distributions."""
+BUILD_TOOLS: Final = ("setuptools<80", "wheel", "pybind11", "packaging>=24.2")
+"""Packages that pip needs to build the few source distributions; for Python 3.14 and newer, megatron-core is one."""
 _TORCH: Final = re.compile(r"^torch=(\S+)$", re.MULTILINE)
 _OLDEST_LIBC: Final = 17
 

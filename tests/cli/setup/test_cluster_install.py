@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -16,9 +17,10 @@ import pytest
 from airflow_megatron.cli.setup import offline_files
 from airflow_megatron.cli.setup.cluster_install import pinned_commit
 from airflow_megatron.cli.setup.installation_scripts import InstallationError, LoginNode
-from airflow_megatron.cli.setup.offline_files import RemotePython, send_file
+from airflow_megatron.cli.setup.offline_files import BUILD_TOOLS, RemotePython, send_file
 from airflow_megatron.slurm.remote.login_command import module_lines
 from airflow_megatron.slurm.remote.transport import CommandResult
+from airflow_megatron.spec.documents.project import job_programs_dir
 from airflow_megatron.spec.documents.shipped_files import shipped
 
 if TYPE_CHECKING:
@@ -330,6 +332,19 @@ class TestEnvironments:
         words = ["--only", "programs", "--only", "environment", "--python", str(python)]
         assert "is not Python 3.11 or newer" in cluster.install(*words, status=1)
         assert not (cluster.place / "venv").exists()
+
+    @pytest.mark.slow
+    def test_the_source_of_megatron_core_is_sent_with_its_build_tools(self, tmp_path: Path) -> None:
+        """It has no wheel for Python 3.14; to read the name of a source distribution, pip needs the same tools."""
+        lock = (job_programs_dir() / "requirements.lock").read_text(encoding="utf-8")
+        core = next(line.split()[0] for line in lock.splitlines() if line.startswith("megatron-core=="))
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        source = ["--no-binary", "megatron-core", core]
+        subprocess.run([*download, "--dest", tmp_path, *source], check=True)
+        subprocess.run([*download, "--dest", tmp_path, *BUILD_TOOLS], check=True)
+        offline = ["--no-index", "--find-links", tmp_path, "--dest", tmp_path / "again"]
+        subprocess.run([*download, *offline, *source], check=True)
+        assert len(list((tmp_path / "again").glob("*.tar.gz"))) == 1
 
     @pytest.mark.slow
     def test_an_interpreter_without_wheels_needs_a_compiler(self, cluster: Cluster) -> None:

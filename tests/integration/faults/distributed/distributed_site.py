@@ -132,6 +132,8 @@ class DistributedAirflow(FaultyAirflow):
         """Start each service that has ended, as a site's supervisor does; return whether all ran."""
         ended = [name for name, pid in self.engine.status().items() if not pid]
         for name in ended:
+            lines = self.engine.layout.log(name).read_text(errors="replace").splitlines()
+            print(f"{name} has ended; the end of its log:", *lines[-8:], sep="\n")
             self.start_daemon(name, {})
         return not ended
 

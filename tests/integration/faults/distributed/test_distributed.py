@@ -71,6 +71,7 @@ def test_run_keeps_the_version_of_its_bundle(distributed_site: DistributedSite) 
 
 def test_points_under_random_faults(distributed_site: DistributedSite) -> None:
     faults = int(os.environ.get("FAULTS", 300))
+    distributed_site.airflow.wait_until_serving()  # an earlier fault may have ended a service later
     wrong, report = work_through(
         distributed_site, SEED, faults, 0.7, DistributedStorm, "storm_on_distributed"
     )
