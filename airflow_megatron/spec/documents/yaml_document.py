@@ -48,6 +48,9 @@ _LEVELS_OF_A_VALUE: Final = 8
 _SHORT_VALUE: Final = 8
 MAX_DEPTH: Final = 64
 """Maximum nesting of lists and mappings."""
+_DEEPER: Final = f"more than {MAX_DEPTH} levels of nesting"
+_TOO_DEEP: Final = "maximum nesting depth"
+"""What libyaml says where its own limit is exceeded, which it checks further ahead (PyYAML 6.0.4)."""
 
 
 @dataclass
@@ -178,6 +181,8 @@ def load_yaml_text(text: str, file: str, count: ValueCount | None = None) -> Yam
         begun = error.context_mark is not None and any(of in what for of in _UNFINISHED)
         mark = error.context_mark if begun else error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        if _TOO_DEEP in what:
+            raise SpecError(Problem(file, line, column, _DEEPER)) from error
         lines = text.split("\n")
         wrong = lines[line - 1] if 0 < line <= len(lines) else ""
         hint = _yaml_hint(what, wrong, column - 1)
@@ -278,7 +283,7 @@ def _composed(text: str, file: str, count: ValueCount) -> _Node | None:
         if kind is yaml.SequenceStartEvent or kind is yaml.MappingStartEvent:
             open_nodes.append(node)
             if len(open_nodes) > MAX_DEPTH:
-                raise SpecError(Problem(file, *place, f"more than {MAX_DEPTH} levels of nesting"))
+                raise SpecError(Problem(file, *place, _DEEPER))
     return root
 
 
@@ -362,7 +367,7 @@ class _Construction:
         if node in self.within:
             raise SpecError(self._problem(node, "an alias is inside the node to which it refers"))
         if len(self.within) >= MAX_DEPTH:
-            raise SpecError(self._problem(node, f"more than {MAX_DEPTH} levels of nesting"))
+            raise SpecError(self._problem(node, _DEEPER))
         self.within.append(node)
         value = (
             [self.value(item, (*path, index)) for index, item in enumerate(node.items)]
