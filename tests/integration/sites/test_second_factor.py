@@ -41,6 +41,14 @@ def code_at(seconds: float) -> str:
     return f"{(struct.unpack_from('>I', digest, offset)[0] & 0x7FFFFFFF) % 10**6:06}"
 
 
+def openssh_release() -> tuple[int, int]:
+    """Return the installed release of OpenSSH, such as ``(9, 2)``."""
+    answer = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr
+    found = re.match(r"OpenSSH_(\d+)\.(\d+)", answer)
+    assert found, answer
+    return int(found[1]), int(found[2])
+
+
 class SecondFactorSite:
     """An sshd that requires a key and then a code; PAM accepts each code once.
 
@@ -55,7 +63,7 @@ class SecondFactorSite:
         users = place / "users.oath"
         users.write_text(f"HOTP/T{STEP_S} {USER} - {SECRET.hex()}\n")
         users.chmod(0o600)
-        # sshd takes its own file name as the name of its PAM service
+        # before OpenSSH 9.8, sshd takes its own file name as the name of its PAM service
         self.program = place / f"sshd-{os.getpid()}"
         self.program.symlink_to(str(PROGRAM))
         self.service = PAM_SERVICES / self.program.name
@@ -71,6 +79,7 @@ class SecondFactorSite:
             KbdInteractiveAuthentication="yes",
             PermitRootLogin="yes",
             AuthenticationMethods="publickey,keyboard-interactive:pam",
+            **({"PAMServiceName": self.service.name} if openssh_release() >= (9, 8) else {}),
         )
         (place / "known_hosts").write_text(f"[127.0.0.1]:{self.server.port} {self.server.public_host_key}\n")
 
