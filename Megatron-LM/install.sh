@@ -14,7 +14,7 @@ python=${PYTHON:-python3}
 
 # megatron-core has no wheel for newer versions; without a compiler, pip leaves out its module that indexes data
 check_compiler() {
-    if "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 14))'; then return; fi
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 14))'; then return; fi
     headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
     if command -v c++ >/dev/null && [ -e "$headers/Python.h" ]; then return; fi
     echo "install.sh: $("$python" --version) needs a C++ compiler and its headers, because megatron-core is compiled:" \
