@@ -44,7 +44,7 @@ def chain_prologue(previous_dir: str, tracker: str, train_iters: int) -> str:
         f"am_tracker={quote_path(tracker)}\n"
         f"am_train_iters={train_iters}\n"
         f"am_resumable_exit_codes={quote(' '.join(map(str, RESUMABLE_EXIT_CODES)))}\n"
-        f"{shell_file('exit_record')}\n{shell_file('chain_guard')}\n"
+        f"{shell_file('exit_record')}\n{shell_file('tracked_iteration')}\n{shell_file('chain_guard')}\n"
     )
 
 

@@ -143,7 +143,7 @@ def ahead_guard(before: StageBefore, settle_s: int = SETTLE_S) -> str:
         f"am_before_tracker={quote_path(before.tracker) if before.tracker else ''}\n"
         f"am_before_iteration={before.iteration or 0}\n"
         f"am_before_outputs() {{\n  {printing}}}\n"
-        f"{shell_file('exit_record')}\n{shell_file('ahead_guard')}\n"
+        f"{shell_file('exit_record')}\n{shell_file('tracked_iteration')}\n{shell_file('ahead_guard')}\n"
     )
 
 

@@ -48,8 +48,8 @@ _LEVELS_OF_A_VALUE: Final = 8
 _SHORT_VALUE: Final = 8
 MAX_DEPTH: Final = 64
 """Maximum nesting of lists and mappings."""
-_DEEPER: Final = f"more than {MAX_DEPTH} levels of nesting"
-_TOO_DEEP: Final = "maximum nesting depth"
+TOO_DEEP: Final = f"more than {MAX_DEPTH} levels of nesting"
+_DEPTH_ERROR: Final = "maximum nesting depth"
 """What libyaml says where its own limit is exceeded, which it checks further ahead (PyYAML 6.0.4)."""
 
 
@@ -176,19 +176,8 @@ def load_yaml_text(text: str, file: str, count: ValueCount | None = None) -> Yam
     try:
         count = ValueCount() if count is None else count
         root = _composed(text, file, count)
-    except yaml.MarkedYAMLError as error:
-        what = " ".join(part for part in (error.context, error.problem) if part)
-        begun = error.context_mark is not None and any(of in what for of in _UNFINISHED)
-        mark = error.context_mark if begun else error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        if _TOO_DEEP in what:
-            raise SpecError(Problem(file, line, column, _DEEPER)) from error
-        lines = text.split("\n")
-        wrong = lines[line - 1] if 0 < line <= len(lines) else ""
-        hint = _yaml_hint(what, wrong, column - 1)
-        raise SpecError(Problem(file, line, column, f"not valid YAML: {what}", hint)) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        raise SpecError(unreadable(file, text) or Problem(file, 1, 1, f"not valid YAML: {error}")) from error
+        raise SpecError(yaml_problem(error, file, text)) from error
     if root is None:
         raise SpecError(Problem(file, 1, 1, "the file is empty"))
     document = YamlDocument(file, None, text=text, count=count)
@@ -199,7 +188,22 @@ def load_yaml_text(text: str, file: str, count: ValueCount | None = None) -> Yam
     return document
 
 
-def unreadable(file: str, text: str) -> Problem | None:
+def yaml_problem(error: yaml.YAMLError | UnicodeEncodeError, file: str, text: str) -> Problem:
+    """Return the problem that PyYAML has with a text: its place, and what to write instead."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return _unreadable(file, text) or Problem(file, 1, 1, f"not valid YAML: {error}")
+    what = " ".join(part for part in (error.context, error.problem) if part)
+    begun = error.context_mark is not None and any(of in what for of in _UNFINISHED)
+    mark = error.context_mark if begun else error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+    if _DEPTH_ERROR in what:
+        return Problem(file, line, column, TOO_DEEP)
+    lines = text.split("\n")
+    wrong = lines[line - 1] if 0 < line <= len(lines) else ""
+    return Problem(file, line, column, f"not valid YAML: {what}", _yaml_hint(what, wrong, column - 1))
+
+
+def _unreadable(file: str, text: str) -> Problem | None:
     """Return the problem of the first character that no YAML file may contain (YAML 1.2, ``c-printable``)."""
     found = _UNPRINTABLE.search(text)
     if found is None:
@@ -283,7 +287,7 @@ def _composed(text: str, file: str, count: ValueCount) -> _Node | None:
         if kind is yaml.SequenceStartEvent or kind is yaml.MappingStartEvent:
             open_nodes.append(node)
             if len(open_nodes) > MAX_DEPTH:
-                raise SpecError(Problem(file, *place, _DEEPER))
+                raise SpecError(Problem(file, *place, TOO_DEEP))
     return root
 
 
@@ -367,7 +371,7 @@ class _Construction:
         if node in self.within:
             raise SpecError(self._problem(node, "an alias is inside the node to which it refers"))
         if len(self.within) >= MAX_DEPTH:
-            raise SpecError(self._problem(node, _DEEPER))
+            raise SpecError(self._problem(node, TOO_DEEP))
         self.within.append(node)
         value = (
             [self.value(item, (*path, index)) for index, item in enumerate(node.items)]

@@ -53,8 +53,12 @@ class TooMuchWorkError(AirflowMegatronError, ValueError):
 class _Account:
     """The used and permitted work for expressions of the current spec of this process."""
 
-    steps = 0
-    allowed = MAX_STEPS
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self.steps, self.allowed = 0, MAX_STEPS
+        self.compiled: dict[str, Any] = {}
 
 
 _account = _Account()
@@ -62,7 +66,15 @@ _account = _Account()
 
 def begin_spec() -> None:
     """Reset the account for another spec, or for expressions that are evaluated later."""
-    _account.steps, _account.allowed = 0, MAX_STEPS
+    _account.begin()
+
+
+def compiled_for_spec() -> dict[str, Any]:
+    """Return what was compiled for the current spec, by its text; the caller adds what it compiles.
+
+    So the work of a spec is the same whatever specs this process has read before.
+    """
+    return _account.compiled
 
 
 def begin_evaluation(size: int = 0) -> None:

@@ -20,7 +20,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import did_you_mean, near_names, suggestion
 from airflow_megatron.spec.documents.shipped_files import shipped
-from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation, charge_compilation
+from airflow_megatron.spec.expressions.bounds import (
+    TooMuchWorkError,
+    begin_evaluation,
+    charge_compilation,
+    compiled_for_spec,
+)
 from airflow_megatron.spec.expressions.functions import FUNCTIONS
 from airflow_megatron.spec.expressions.sandbox import (
     SizeError,
@@ -139,16 +144,23 @@ _OPERATORS: Final = {
 """What Jinja2 says of operators of other languages → what to write."""
 
 
-@functools.lru_cache(maxsize=4096)
 def compile_expression(source: str) -> Expression:
-    """Compile a template string; results are cached.
+    """Compile a template string, once for each spec.
 
     :raises ExpressionError: on a syntax error, for a construct that expressions may not use, or if the spec has used
         up its steps
     """
+    compiled: dict[str, Expression] = compiled_for_spec()
+    expression = compiled.get(source)
+    if expression is None:
+        expression = compiled[source] = _charged(source)
+    return expression
+
+
+def _charged(source: str) -> Expression:
     try:
         charge_compilation(tokens_of(source))
-        return Expression(source, checked_template(source))
+        return _parsed(source)
     except TooMuchWorkError as error:
         raise ExpressionError(f"{_shown(source)}: {error}") from error
     except jinja2.TemplateError as error:
@@ -156,6 +168,11 @@ def compile_expression(source: str) -> Expression:
         raise ExpressionError(f"{_shown(source)} is not a valid expression: {message}") from error
     except (RecursionError, ValueError) as error:
         raise ExpressionError(f"{_shown(source)} is not a valid expression: {error}") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(source: str) -> Expression:
+    return Expression(source, checked_template(source))
 
 
 def _syntax_message(message: str, source: str) -> str:

@@ -14,12 +14,11 @@ import yaml.constructor
 import yaml.resolver
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError
-from airflow_megatron.spec.documents.yaml_document import YamlDocument, unreadable
+from airflow_megatron.spec.documents.yaml_document import MAX_DEPTH, TOO_DEEP, YamlDocument, yaml_problem
 
 if TYPE_CHECKING:
     from airflow_megatron.spec.documents.yaml_document import KeyPath
 
-MAX_DEPTH = 64
 MAX_NUMBER = 1000
 """Characters of a number: one in base 60 takes time that grows with the square of them."""
 MAX_NODES = 300_000
@@ -94,14 +93,8 @@ class _Reader:
         try:
             self._check_depth(text)
             root = yaml.compose(text, Loader=_Loader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-            what = " ".join(part for part in (error.context, error.problem) if part)
-            raise SpecError(Problem(self.file, line, column, f"not valid YAML: {what}")) from error
-        except (yaml.YAMLError, ValueError) as error:
-            problem = unreadable(self.file, text) or Problem(self.file, 1, 1, f"not valid YAML: {error}")
-            raise SpecError(problem) from error
+        except (yaml.YAMLError, UnicodeEncodeError) as error:
+            raise SpecError(yaml_problem(error, self.file, text)) from error
         if root is None:
             raise SpecError(Problem(self.file, 1, 1, "the file is empty"))
         self._count(root, {})
@@ -133,7 +126,7 @@ class _Reader:
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
                 if depth > MAX_DEPTH:
-                    raise SpecError(self._problem(event, f"nested deeper than {MAX_DEPTH} levels"))
+                    raise SpecError(self._problem(event, TOO_DEEP))
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
 

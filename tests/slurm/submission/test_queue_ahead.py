@@ -177,6 +177,14 @@ def test_rolled_over(before: Before) -> None:
     assert "its newest checkpoint is of iteration 50 of 100" in done.stdout
 
 
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_a_huge_tracker_is_not_read_whole(before: Before, shell: str) -> None:
+    before.ended(2)
+    before.saved(100, LEGACY)
+    os.truncate(before.checkpoints / "latest_checkpointed_iteration.txt", 1 << 40)
+    assert started(before, before.start(shell=shell))
+
+
 def test_command_needs_its_outputs(before: Before) -> None:
     before.ended(2)
     assert not started(before, before.start(training=False))

@@ -278,8 +278,9 @@ def test_a_node_may_have_more_gpus_than_the_job_has_processes(cluster: ClusterPr
     assert "gpus_per_node: 4, gres: gpu:8: a node has 8 GPUs, and the job uses 4 of them" in warning
 
 
-def test_exclusive_nodes_give_all_their_gpus(cluster: ClusterProfile) -> None:
-    lines = {"sbatch": "gres: gpu:1\n    exclusive: true"}
+@pytest.mark.parametrize("written", ["true", '""'])
+def test_exclusive_nodes_give_all_their_gpus(cluster: ClusterProfile, written: str) -> None:
+    lines = {"sbatch": f"gres: gpu:1\n    exclusive: {written}"}
     given = directives(cluster, **lines)
     assert ("exclusive" in given, given["gres"]) == (True, "gpu:a100:4")
     (warning,) = [each for each in warnings_of(**lines) if "gres" in each]

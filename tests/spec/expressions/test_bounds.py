@@ -118,6 +118,7 @@ def test_names_of_long_expressions_are_found_at_once(operator: str) -> None:
 
 
 def test_compilation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds.begin_spec()
     each = bounds.STEPS_OF_A_TEMPLATE + 5 * bounds.STEPS_OF_A_TOKEN
     monkeypatch.setattr(bounds._account, "allowed", 50 * each)
     for number in range(50):
@@ -125,6 +126,16 @@ def test_compilation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ExpressionError, match="too much time together"):
         compile_expression("{{ compiled + 50 }}")
     compile_expression("{{ compiled + 1 }}")
+
+
+def test_compilation_counts_the_same_in_each_spec() -> None:
+    def steps() -> int:
+        bounds.begin_spec()
+        for _ in range(3):
+            compile_expression("{{ compiled + again }}")
+        return bounds._account.steps
+
+    assert steps() == steps() > 0
 
 
 def test_doubling_through_references() -> None:

@@ -82,8 +82,7 @@ am_look() {
     return
   fi
   if [ -n "$am_before_tracker" ]; then
-    am_reached=
-    if [ -s "$am_before_tracker" ]; then read -r am_reached <"$am_before_tracker" || true; fi
+    am_reached=$(am_tracked_iteration "$am_before_tracker")
     if [ "$am_reached" != "$am_before_iteration" ]; then
       am_why="its newest checkpoint is of iteration ${am_reached:-0} of $am_before_iteration"
       return

@@ -9,8 +9,7 @@ am_previous_code() { # prints the exit code of the previous attempt if it crashe
   sed -n 's/^{"exit_code": \([0-9]*\), "signal": null,.*/\1/p' "$am_exit_path"
 }
 
-am_iteration=
-if [ -s "$am_tracker" ]; then read -r am_iteration <"$am_tracker" || true; fi
+am_iteration=$(am_tracked_iteration "$am_tracker")
 if [ "$am_iteration" = "$am_train_iters" ]; then
   echo "airflow-megatron: iteration $am_iteration is the last one; this attempt does not run"
   exit 0

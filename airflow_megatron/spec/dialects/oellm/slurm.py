@@ -49,6 +49,8 @@ _GPUS: Final = re.compile(r"(?:\w*[A-Za-z]\w*:)?([0-9]+)")
 _SIGNAL: Final = re.compile(r"(?:B:)?(?:SIG)?TERM@([0-9]+)\Z")
 _OF_TRAININGS: Final = "a training has one process for each GPU"
 _OF_PLUGINS: Final = ("container_", "no_container_")  # of pyxis
+_VALUE_OPTIONAL: Final = frozenset({"exclusive", "get_user_env", "nice", "no_kill", "propagate"})
+"""Options that sbatch takes with a value or without, and with an empty one as without."""
 # the long options of sbatch(1), Slurm 20.11 to 24.11
 _OPTIONS: Final = frozenset(
     """
@@ -82,6 +84,7 @@ def slurm_section(
         raise JobError("slurm.sbatch takes keys with values", "slurm.sbatch")
     sbatch = {str(key).lstrip("-").replace("-", "_"): value for key, value in section.items()}
     _check_names(sbatch)
+    sbatch |= dict.fromkeys((key for key in _VALUE_OPTIONAL if sbatch.get(key) == ""), True)
     _ask_for_gpus_of_nodes(sbatch)
     data: dict[str, Any] = {}
     for key in RESOURCES:
