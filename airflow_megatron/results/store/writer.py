@@ -64,7 +64,7 @@ class ResultWriter:
         self._rows = 0
         self._gaps: dict[Source, int] = {}
         self._full = False
-        self._closed = False
+        self._failing = self._closed = False
         self._thread: threading.Thread | None = None
         self._own: dict[tuple[str, str], list[Segment]] = defaultdict(list)
 
@@ -135,9 +135,9 @@ class ResultWriter:
             if left <= 0 or not self._idle.wait(left):
                 return False
             with self._lock:
-                if not self._rows and not self._gaps:
-                    return True
-            time.sleep(max(0.0, min(ASK_AGAIN_S, end - time.monotonic())))  # store fails, or more rows
+                failing = self._failing and bool(self._rows or self._gaps)
+            if failing:
+                time.sleep(max(0.0, min(ASK_AGAIN_S, end - time.monotonic())))
 
     def close(self, timeout: float = 0.0) -> None:
         """Refuse further rows, and wait some seconds until the last rows are written."""
@@ -154,10 +154,10 @@ class ResultWriter:
             self._gaps[batch.source] = min(at, self._gaps.get(batch.source, at))
 
     def _run(self) -> None:
-        pause, failing = self._flush_s, False
+        pause = self._flush_s
         while True:
             # do not try a failing store again for every new row
-            (self._hurry if failing else self._wake).wait(pause)
+            (self._hurry if self._failing else self._wake).wait(pause)
             with self._lock:
                 self._wake.clear()
                 self._hurry.clear()
@@ -170,8 +170,8 @@ class ResultWriter:
                 Batch(GAPS.name, source, now, [("the queue was full",)], [at]) for source, at in gaps.items()
             )
             left = self._write(batches)
-            failing = bool(left)
             with self._lock:
+                failing = self._failing = bool(left)
                 self._waiting.extendleft(reversed(left))
                 self._rows = sum(len(batch.rows) for batch in self._waiting)
                 self._full = self._full and failing

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,6 +86,31 @@ def test_a_store_that_fails_is_not_asked_all_the_time_by_who_waits(
         assert seconds < PATIENCE
     # each call asks once immediately
     assert len(asked) <= (time.monotonic() - began) / 0.2 + calls
+
+
+def test_who_waits_does_not_pause_while_the_store_works(
+    store: SegmentStore, made: Callable[..., ResultWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that come during a write are written right after it."""
+    begun, go_on, write = threading.Event(), threading.Event(), SegmentStore.write
+
+    def held(self: SegmentStore, *words: Any) -> Any:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return write(self, *words)
+
+    monkeypatch.setattr(SegmentStore, "write", held)
+    writer = made(store, flush_s=600)
+    writer.put(iterations(1))
+    writer.flush()
+    assert begun.wait(PATIENCE)
+    writer.put(iterations(2))
+    pauses: list[float] = []
+    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=pauses.append)
+    monkeypatch.setattr(writer_module, "time", clock)
+    threading.Timer(0.2, go_on.set).start()
+    assert writer.drain(PATIENCE)
+    assert not pauses
 
 
 def test_a_store_that_hangs_never_blocks_and_what_is_left_out_is_noted(
