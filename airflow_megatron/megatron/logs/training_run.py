@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -74,6 +75,23 @@ class TrainingRun:
     def last(self) -> IterationRecord | None:
         """The last logged iteration."""
         return self.iterations[-1] if self.iterations else None
+
+    @property
+    def line_seconds(self) -> list[float | None]:
+        """Training time (seconds) that each logged iteration stands for, with those before it that were not logged.
+
+        The first line covers the iterations since the loaded checkpoint, at most as many as the second line. None for a
+        line without a timing.
+        """
+        numbers = [record.iteration for record in self.iterations]
+        steps = [after - before for before, after in itertools.pairwise(numbers)]
+        if numbers:
+            begun = self.loaded if self.loaded is not None and self.loaded < numbers[0] else 0
+            steps.insert(0, min([numbers[0] - begun, *steps[:1]]))
+        return [
+            None if record.elapsed_ms is None else record.elapsed_ms / 1000 * max(1, each)
+            for record, each in zip(self.iterations, steps, strict=True)
+        ]
 
     @property
     def train_loss(self) -> float | None:

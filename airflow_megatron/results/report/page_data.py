@@ -134,14 +134,12 @@ def _costs(branch: Branch) -> dict[int, tuple[float, float]]:
     """Return iteration → FLOPs and hours of the training up to it, without those of its trunk."""
     flops = hours = 0.0
     found: dict[int, tuple[float, float]] = {}
-    before: int | None = None
-    for record in branch.training.iterations:
-        steps = max(1, record.iteration - before) if before is not None else 1
-        seconds = (record.elapsed_ms or 0.0) / 1000 * steps
+    training = branch.training
+    for record, took in zip(training.iterations, training.line_seconds, strict=True):
+        seconds = took or 0.0
         hours += seconds / 3600
         flops += (record.throughput or 0.0) * 1e12 * branch.job.processes * seconds
         found[record.iteration] = flops, hours
-        before = record.iteration
     return found
 
 

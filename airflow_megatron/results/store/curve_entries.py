@@ -38,6 +38,8 @@ class CurveEntries:
         self._buckets = buckets
         self._entries = pl.DataFrame(schema=ENTRY)
         self._widths = pl.DataFrame(schema={"_training": pl.UInt32, "_width": pl.Int64})
+        self._single = pl.DataFrame(schema={"_training": pl.UInt32, "_opened": pl.Int64})
+        """The iteration of those trainings that have logged one line."""
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -64,6 +66,7 @@ class CurveEntries:
             )
             .select(pl.col(name).cast(kind) for name, kind in ENTRY.items())
         )
+        self._single = self._single.join(self._entries, on="_training", how="semi")
 
     def add(self, lines: pl.DataFrame) -> None:
         """Append lines.
@@ -78,7 +81,11 @@ class CurveEntries:
         lines = lines.join(self._widths, on="_training", how="left", maintain_order="left")
         same = pl.col("_training") == pl.col("_training").shift(1)
         previous = pl.when(same).then(pl.col("iteration").shift(1)).otherwise(pl.col("_before"))
-        steps = (pl.col("iteration") - previous).fill_null(1).clip(1)
+        following = pl.col("iteration").shift(-1) - pl.col("iteration")
+        following = pl.when(pl.col("_training") == pl.col("_training").shift(-1)).then(following)
+        # the first line covers as many iterations as the second, those of Megatron's log_interval
+        opening = pl.min_horizontal(pl.col("iteration"), following.fill_null(1))
+        steps = (pl.col("iteration") - previous).fill_null(opening).clip(1)
         seconds = pl.col("elapsed_ms").fill_null(0.0).cast(pl.Float64) / 1000 * steps
         added = (
             lines.with_columns(_start("iteration"), seconds.alias("seconds"))
@@ -94,10 +101,30 @@ class CurveEntries:
                 *(pl.col(name).max().alias(f"{name}_max") for name in METRICS),
             )
         )
+        self._weigh_single_lines(lines)
         touched = self._entries.join(added.select(_KEY), on=_KEY, how="semi")
         others = self._entries.join(added.select(_KEY), on=_KEY, how="anti")
         self._entries = pl.concat([others, _united(pl.concat([touched, _typed(added)]))])
         self._widen()
+
+    def _weigh_single_lines(self, lines: pl.DataFrame) -> None:
+        """Give the first line of trainings its iterations, which are known when the second line comes."""
+        new = lines.group_by("_training").agg(
+            pl.col("iteration").first().alias("_second"), pl.len().alias("_lines"), pl.col("_before").first()
+        )
+        opened = pl.col("_opened")
+        factors = self._single.join(new, on="_training").select(
+            "_training", pl.min_horizontal(opened, pl.col("_second") - opened).clip(1).alias("_factor")
+        )
+        factor = pl.col("_factor").fill_null(1)
+        self._entries = _typed(
+            self._entries.join(factors, on="_training", how="left").with_columns(
+                *(pl.col(name) * factor for name in _SUMS)
+            )
+        )
+        begun = new.filter(pl.col("_before").is_null() & (pl.col("_lines") == 1))
+        begun = begun.select("_training", pl.col("_second").alias("_opened"))
+        self._single = pl.concat([self._single.join(factors, on="_training", how="anti"), begun])
 
     def _number_widths(self, lines: pl.DataFrame) -> None:
         longest = pl.col("iteration").max()

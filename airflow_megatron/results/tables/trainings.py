@@ -216,12 +216,7 @@ def _wall_seconds(run: RunSnapshot, job: SweepJob, training: TrainingRun) -> flo
     if times and len(times) == len(exits):
         return sum(times)
     # A killed attempt wrote no exit record, so only its iterations are known.
-    steps, earlier = 0.0, 0
-    for record in training.iterations:
-        if record.elapsed_ms is not None:
-            steps += record.elapsed_ms / 1000 * max(1, record.iteration - earlier if earlier else 1)
-        earlier = record.iteration
-    return steps or None
+    return sum(seconds for seconds in training.line_seconds if seconds is not None) or None
 
 
 def _best_rows(rows: Sequence[ResultRow]) -> set[int]:

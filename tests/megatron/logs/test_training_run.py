@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from airflow_megatron.megatron.logs.log_lines import (
+    CheckpointEvent,
+    CheckpointRecord,
     IterationRecord,
     ParameterCount,
+    Record,
     ValidationRecord,
     parse_log,
 )
@@ -42,6 +45,26 @@ def test_train_loss_is_a_mean_over_the_end() -> None:
     assert TrainingRun.of(records).train_loss == pytest.approx((58 + 59 + 60) / 3)
     diverged = IterationRecord(61, 61, 61, nan_iterations=1)
     assert TrainingRun.of([*records, diverged]).train_loss is None
+
+
+@pytest.mark.parametrize(
+    ("loaded", "iterations", "covered"),
+    [
+        (None, [10, 20, 25], [10, 10, 5]),
+        (None, [1, 10, 20], [1, 9, 10]),
+        (7, [10, 20], [3, 10]),
+        (100, [110, 120], [10, 10]),
+        (None, [110, 120], [10, 10]),  # the beginning of the log is lost
+        (100, [10, 20], [10, 10]),  # a finetuning counts from 0
+        (None, [10], [10]),
+        (None, [], []),
+    ],
+)
+def test_seconds_of_lines(loaded: int | None, iterations: list[int], covered: list[int]) -> None:
+    lines: list[Record] = [IterationRecord(each, 200, each, elapsed_ms=500.0) for each in iterations]
+    if loaded is not None:
+        lines.insert(0, CheckpointRecord(CheckpointEvent.LOADED, loaded, None))
+    assert TrainingRun.of(lines).line_seconds == [each / 2 for each in covered]
 
 
 def validation(
