@@ -34,12 +34,13 @@ os.environ.setdefault("AIRFLOW_HOME", _AIRFLOW_HOME.name)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Disable garbage collection during imports, and exclude their objects afterwards; this saves 0.4 s per worker."""
+    """Collect garbage seldom, and never what modules hold; this saves a tenth of the time of the fast tests."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000)
         gc.enable()
 
 

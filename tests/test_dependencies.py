@@ -121,6 +121,7 @@ def test_the_lock_holds_what_is_declared() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
 def test_the_lock_is_complete_for_each_python(python: str) -> None:
     """With hashes, pip refuses a package that is required by another one and is not in the file."""

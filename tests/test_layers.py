@@ -193,6 +193,7 @@ def parts_imported(layer: str) -> set[tuple[str, str]]:
     return {(part, other) for part, other in pairs if part != other}
 
 
+@pytest.mark.slow
 def test_the_documented_parts_import_each_other_as_drawn() -> None:
     drawn = documented_parts()
     assert {"spec", "slurm", "megatron", "results", "cli"} <= set(drawn)

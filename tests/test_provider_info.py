@@ -50,6 +50,7 @@ def test_everything_named_exists() -> None:
 
 
 class TestInAirflow:
+    @pytest.mark.slow
     def test_the_connection_type_has_a_form_and_a_test_button(self) -> None:
         manager = ProvidersManager()
         hook = manager.hooks["slurm"]

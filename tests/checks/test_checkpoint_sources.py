@@ -169,6 +169,7 @@ def test_what_cannot_be_started_from_is_refused_at_its_line(
     assert error.value.problems[0].line > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -66,6 +66,7 @@ def test_a_value_of_an_option_that_sbatch_refuses(option: str, message: str, hin
     assert problem.hint == hint
 
 
+@pytest.mark.slow
 def test_a_value_with_blanks_in_quotes_is_one_value() -> None:
     assert errors_of(changed(("time: 6h}", "time: 6h, options: ['--licenses=\"a b\"']}"))) == []
 
@@ -311,6 +312,7 @@ class TestSchedules:
         assert warning.hint == "lr_decay_iters: 300"
         assert warning.line == line_of(text, 'lr_decay_iters: "')
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("style", "decay", "message"),
         [
@@ -406,6 +408,7 @@ stages: {{pretrain: {{kind: train}}}}
         assert end in warning.message
         assert warning.hint == "shorten the warm-up, or train longer"
 
+    @pytest.mark.slow
     def test_a_branch_that_begins_within_its_decay(self) -> None:
         text = changed(
             (
@@ -545,6 +548,7 @@ def test_a_command_that_waits_for_a_checkpoint(iteration: int, told: str | None)
     assert told is None or f"needs checkpoint {iteration} of pretrain, which {told}" in problems[0].message
 
 
+@pytest.mark.slow
 def test_fewer_samples_than_one_batch() -> None:
     trunk, _, _ = TRUNK.partition("  cooldown:")
     _, _, lengths = trunk.rpartition("megatron:\n")

@@ -115,6 +115,7 @@ def test_another_optimizer_in_the_branch(trainer: str) -> None:
     assert "no_load_optim: true" in problem.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["no_load_optim: true", "finetune: true", "optimizer: adamw"])
 def test_another_optimizer_that_loads_no_state_of_another(given: str) -> None:
     pairs = (ADAM, COOLDOWN, ("optimizer: sgd,", f"optimizer: sgd, {given},".replace("sgd, optimizer: ", "")))
@@ -211,6 +212,7 @@ def test_sgd_that_upstream_cannot_continue() -> None:
     assert "torch_dist: every attempt after the first would end at its start" in warning.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pair", [("bf16: true", "bf16: true, ckpt_format: torch"), ("megatron_lm", "megatron_core")]
 )

@@ -36,6 +36,7 @@ def test_what_upstream_would_refuse_is_refused_here(settings: list[str], told: s
     assert "more points" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_blend_in_one_text_is_one_data_set() -> None:
     """Upstream's rules see one word, which may be a data set's name; written in a spec it was meant for a list."""
     sweep = load_sweep(sweep_specs_dir() / "decays.yaml", ['megatron.data_path="0.6 /a 0.4 /b"'])
@@ -185,6 +186,7 @@ class TestArguments:
         assert "has train_iters -300; write at least 1" in problem.message
         assert problem.line == line_of(text, "train_iters")
 
+    @pytest.mark.slow
     def test_a_wrapper_that_no_process_gets(self) -> None:
         text = changed(
             ("  pretrain:", "  pretrain:\n    wrapper: {command: [nsys], ranks: [8]}"), text=UPSTREAM
@@ -208,6 +210,7 @@ class TestArguments:
         assert problem.line == line_of(text, "finish")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strictness", "refused"), [("log_all", False), ("log_unexpected", True)])
 def test_weights_that_a_checkpoint_lacks(strictness: str, refused: bool) -> None:
     branch = "      override_opt_param_scheduler: true\n"

@@ -98,6 +98,7 @@ def test_two_points_that_write_the_same_are_refused(cluster: ClusterProfile) -> 
     assert "/all/checkpoints/latest_checkpointed_iteration.txt" in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stages",
     [

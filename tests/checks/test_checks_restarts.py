@@ -31,6 +31,7 @@ def test_numbers_of_nodes_that_are_not_smaller(sizes: str) -> None:
     assert problems[0].hint == "numbers below slurm.nodes (2), the largest first"
 
 
+@pytest.mark.slow
 def test_arguments_after_a_rollback() -> None:
     plan = checked(with_restart('after_rollback: {lr: "{{ lr / 2 }}", override_opt_param_scheduler: true}'))
     after = [job.restart.after_rollback for job in plan.jobs if job.stage == "pretrain"]
@@ -39,6 +40,7 @@ def test_arguments_after_a_rollback() -> None:
     assert "no such argument" in problem.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -74,6 +76,7 @@ def test_a_model_that_cannot_load_the_checkpoint(changes: str, told: str | None)
         assert found == ([(True, line_of(text, told.split()[0]))] if told else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -73,6 +73,7 @@ def test_refusals(change: tuple[str, str], told: str) -> None:
         planned(SPEC.replace(*change))
 
 
+@pytest.mark.slow
 def test_a_template_of_the_site_may_add_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_it_is_asked_only_when_nothing_else_is_wrong() -> None:
     assert "the trainer rejects" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sbatch").symlink_to(templates_dir())
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
@@ -119,6 +121,7 @@ def test_a_trainer_that_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.Monk
     assert problem.line == bad.splitlines().index("megatron:") + 1
 
 
+@pytest.mark.slow
 def test_a_trainer_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sbatch").symlink_to(templates_dir())
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))

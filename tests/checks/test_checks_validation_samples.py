@@ -46,6 +46,7 @@ def warnings_of(branch: str, spec: str = SPEC) -> list[str]:
     return [str(warning) for warning in plan.warnings if "validations need" in str(warning)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", [300, 1000])
 def test_a_longer_interval_than_the_trunks(interval: int) -> None:
     (warning,) = warnings_of(f"eval_interval: {interval}")
@@ -69,6 +70,7 @@ def test_before_the_trunks_first_validation() -> None:
     assert warnings_of("eval_interval: 300", SPEC.replace("checkpoint: 240", "checkpoint: 140")) == []
 
 
+@pytest.mark.slow
 def test_a_branch_of_a_branch_counts_what_both_have_read() -> None:
     spec = SPEC.replace("start: {checkpoint: 240}", "start: {checkpoint: 160}")
     spec += "  last:\n    kind: train\n    parent: branch\n    start: {checkpoint: 280}\n"
@@ -76,6 +78,7 @@ def test_a_branch_of_a_branch_counts_what_both_have_read() -> None:
     assert "1392 samples, 464 of which branch" in " ".join(warnings_of("eval_interval: 150", spec))
 
 
+@pytest.mark.slow
 def test_trainings_in_one_directory_end_the_count() -> None:
     """Such jobs are refused for their directory, and each seems to be its own parent."""
     cluster = load_cluster("local")

@@ -52,6 +52,7 @@ def test_a_folder_or_a_cluster(words: list[str], tmp_path: Path) -> None:
     assert "give either DIR or --cluster NAME" in result.stderr
 
 
+@pytest.mark.slow
 def test_all_runs_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script runs for real, here instead of on a login node."""
     checkpoints = tmp_path / "sweep" / "lr1" / "checkpoints"

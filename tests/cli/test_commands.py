@@ -108,6 +108,7 @@ class TestPlan:
         assert answer.stderr.strip().endswith(message)
         assert "Traceback" not in answer.stderr
 
+    @pytest.mark.slow
     def test_a_spec_with_a_dot_in_its_name(self, call: Callable[..., Answer]) -> None:
         Path("chain.v2.yaml").write_text(CHAIN.replace("name: chain", "name: chain-2"))
         for word in ("chain.v2", "chain.v2.yaml", "chain.v2.yml"):

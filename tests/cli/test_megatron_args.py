@@ -52,6 +52,7 @@ def test_the_first_iteration_is_checked_on_request() -> None:
     assert rules("--first-iteration", argv=[]) == []
 
 
+@pytest.mark.slow
 def test_a_machine_is_described() -> None:
     assert rules(argv=ROTARY) == ["network.rope-fusion"]
     assert rules("--transformer-engine", "2.8", argv=ROTARY) == []

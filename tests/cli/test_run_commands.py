@@ -44,6 +44,7 @@ class TestStatus:
             assert look().count(StageState.WAITING) == 4
         assert site.server.logins == 2
 
+    @pytest.mark.slow
     def test_a_queue_that_cannot_be_read(self, site: LoginSite) -> None:
         site.submitted(site.run_sweep("first")[0], "101")
         site.command("squeue", "exit 1")
@@ -53,6 +54,7 @@ class TestStatus:
             "site"
         ]
 
+    @pytest.mark.slow
     def test_an_unreachable_login_node(self, site: LoginSite) -> None:
         site.server.stop()
         answer = site.call("status", "study")
@@ -98,6 +100,7 @@ class TestReport:
         assert answer.status == 0, answer.stderr
         assert {"left", "right"} <= set(answer.stdout.replace("|", " ").split())
 
+    @pytest.mark.slow
     def test_of_an_unknown_run(self, site: LoginSite) -> None:
         site.run_sweep("manual__2026-11-22")
         answer = site.call("report", "study", "--run", "manual__2026-11-23")
@@ -210,6 +213,7 @@ class TestCancel:
         answer = cancel()
         assert answer.stderr.count("the login node of site has not answered for") == 1
 
+    @pytest.mark.slow
     def test_a_wrong_cluster_does_not_stop_the_command(
         self, site: LoginSite, cancel: Callable[..., Answer]
     ) -> None:

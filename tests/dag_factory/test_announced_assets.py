@@ -90,6 +90,7 @@ def names(session: Session) -> list[str]:
     return sorted(session.scalars(select(AssetModel.name)))
 
 
+@pytest.mark.slow
 def test_two_runs_of_a_point_find_the_assets_that_both_announce(
     dags: dict[str, SerializedDAG], session: Session
 ) -> None:

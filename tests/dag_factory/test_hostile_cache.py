@@ -61,6 +61,7 @@ LARGE: dict[str, SpecEntry] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", LARGE.values(), ids=LARGE)
 def test_tasks_of_others_load_a_line_for_each_spec(entry: SpecEntry, folder: Path) -> None:
     cache = SpecCache(folder)

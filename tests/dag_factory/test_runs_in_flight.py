@@ -129,6 +129,7 @@ def test_a_task_gets_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID")
 
 
+@pytest.mark.slow
 def test_new_stages_come_beside_those_of_the_run(folder: Path) -> None:
     plan(folder, CHAIN)
     (folder / "chain.yaml").write_text(MORE)
@@ -158,6 +159,7 @@ def test_a_point_that_a_person_started(folder: Path) -> None:
     keeps(wiring(folder), before)
 
 
+@pytest.mark.slow
 def test_specs_of_another_folder_are_not_built(folder: Path, tmp_path: Path) -> None:
     plan(folder, CHAIN)
     other = tmp_path / "other"
@@ -177,6 +179,7 @@ def test_a_damaged_outline_leaves_the_spec(folder: Path) -> None:
     assert "cooldown_600k.watch" not in wiring(folder)["chain.point"]
 
 
+@pytest.mark.slow
 def test_the_spec_is_built_alone_if_it_conflicts_with_a_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +284,7 @@ class TestTooManyStages:
         active_runs.refuse_too_many_stages(outline, store)  # the run has ended, and Airflow did not say so
         assert outlines_in_flight("chain", store) == []
 
+    @pytest.mark.slow
     def test_the_sweeps_with_the_most_lose_them_first(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -64,6 +64,7 @@ def test_a_benchmarks_machine_is_one_points_at_a_time_without_a_scheduler_too() 
 
 
 class TestTasks:
+    @pytest.mark.slow
     def test_of_the_sweep(self, folder: Path) -> None:
         dag = built(folder)["chain"]
         assert edges(dag) == {
@@ -76,6 +77,7 @@ class TestTasks:
             ("prepare.watch", "cancel_left"),
         }
 
+    @pytest.mark.slow
     def test_records_are_sent_beside_the_jobs_and_nothing_waits_for_it(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -110,6 +112,7 @@ class TestTasks:
         assert template.render(dag_run=Run) in ("3", 3)
         assert dags["chain.point"].get_task("cooldown_300k.submit").attempt is None
 
+    @pytest.mark.slow
     def test_of_a_point(self, folder: Path) -> None:
         dag = built(folder)["chain.point"]
         submitted_and_watched = {(f"{stage}.submit", f"{stage}.watch") for stage in self.stages()}
@@ -140,6 +143,7 @@ class TestTasks:
             *(f"{one}.{stage}" for one in branches for stage in ("convert", "evaluate")),
         ]
 
+    @pytest.mark.slow
     def test_a_stage_that_waits_for_a_line_in_a_log(self, tmp_path: Path) -> None:
         (tmp_path / "x.yaml").write_text(
             "name: x\npoint: p\nstages:\n  a: {kind: train, megatron: {train_iters: 9}}\n"
@@ -188,6 +192,7 @@ class TestTasks:
 
 
 class TestTemplates:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "choice", ["", "S_*,M_lr0.001", "{{ lr < 1e-2 and size == 'S' }}", "1", "True", "a\"b'c", "[x]"]
     )
@@ -226,6 +231,7 @@ class TestTemplates:
         assert (wait.path, wait.iteration, wait.cluster) == ("/r/checkpoints", 130, "alps")
         assert (wait.producer, wait.producer_dir) == (handle, "/r/.jobs/pretrain")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "text",
         ["42", "[0]", "[0-9]+", "(1)", "None", "True", "'done'", "{1}", "1e5", "-1", '"a"', "{{ conn.x }}", "\\d\n",
@@ -334,6 +340,7 @@ class TestWrongSpecs:
         assert kept is not None
         assert Path(kept.file).name == "chain.yaml"
 
+    @pytest.mark.slow
     def test_no_errors(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # Airflow ends a parse by the clock: on a busy machine, specs wait for the next one
         monkeypatch.setenv("AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT", "600")

@@ -46,6 +46,7 @@ def identity(child: subprocess.Popen[bytes]) -> processes.ProcessIdentity:
     return found
 
 
+@pytest.mark.slow
 def test_a_record_is_good_for_one_process_only(tmp_path: Path, spawn: Spawn) -> None:
     child = spawn("sleep", "60")
     record = tmp_path / "slurmctld.json"
@@ -59,6 +60,7 @@ def test_a_record_is_good_for_one_process_only(tmp_path: Path, spawn: Spawn) -> 
     assert not processes.is_running(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"started": 1}, {"boot": "another boot"}])
 def test_a_process_that_got_an_old_number_is_never_ended(spawn: Spawn, change: dict[str, object]) -> None:
     child = spawn("sleep", "60")
@@ -67,6 +69,7 @@ def test_a_process_that_got_an_old_number_is_never_ended(spawn: Spawn, change: d
     assert child.poll() is None
 
 
+@pytest.mark.slow
 def test_a_frozen_process_does_not_see_the_end_of_another(tmp_path: Path, spawn: Spawn) -> None:
     """As a node that loses power: its step daemon cannot report that a task was killed."""
     reported = tmp_path / "reported"
@@ -89,6 +92,7 @@ def test_a_damaged_record_names_no_process(tmp_path: Path, text: str) -> None:
     assert processes.read_record(record) is None
 
 
+@pytest.mark.slow
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, spawn: Spawn) -> None:
     script = "trap '' TERM; touch \"$READY\"; while :; do sleep 0.1; done"
     child = spawn("sh", "-c", script, READY=str(tmp_path / "ready"))
@@ -104,6 +108,7 @@ class TestMembership:
         conf = tmp_path / "etc" / "slurm.conf"
         return lambda: processes.cluster_pids(tmp_path, conf, tmp_path / "etc" / "sshd_config", None)
 
+    @pytest.mark.slow
     def test_daemons_and_jobs_belong_to_the_cluster(
         self, tmp_path: Path, spawn: Spawn, found: Callable[[], list[int]]
     ) -> None:
@@ -111,6 +116,7 @@ class TestMembership:
         task = spawn("sleep", "61", SLURM_CONF=str(tmp_path / "etc" / "slurm.conf"), SLURM_JOB_ID="7")
         assert found() == sorted([daemon.pid, task.pid])
 
+    @pytest.mark.slow
     def test_other_processes_do_not_belong(
         self, tmp_path: Path, spawn: Spawn, found: Callable[[], list[int]]
     ) -> None:
@@ -123,6 +129,7 @@ class TestMembership:
         spawn("sleep", "62", **{processes.MARKER: str(tmp_path / "nested")})  # a cluster in a directory below
         assert found() == []
 
+    @pytest.mark.slow
     def test_processes_of_a_node_are_its_tasks_and_their_children(
         self, tmp_path: Path, spawn: Spawn, found: Callable[[], list[int]]
     ) -> None:

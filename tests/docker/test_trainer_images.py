@@ -106,6 +106,7 @@ zzz==1 --hash=sha256:ee
 """
 
 
+@pytest.mark.slow
 def test_requirements_that_the_base_has_are_left_out() -> None:
     program = (
         "import sys; from missing_requirements import missing, normalized\n"

@@ -43,6 +43,7 @@ def parsed(words: list[str]) -> None:
         _, command, arguments = command.resolve_command(context, rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "words"), OURS, ids=[place for place, _ in OURS])
 def test_our_own(place: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -128,6 +128,7 @@ def test_without_the_package_the_kind_is_unknown(cluster: ClusterProfile) -> Non
         checked(spec, cluster)
 
 
+@pytest.mark.slow
 def test_a_stage_kind(cluster: ClusterProfile, install: Callable[[str], Path], tmp_path: Path) -> None:
     install("A stage kind")
     cluster = cluster.model_copy(update={"run_root": str(tmp_path / "runs")})

@@ -77,6 +77,7 @@ def is_spec(content: Any) -> bool:
     return isinstance(content, dict) and "point" in content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_it_is_read(block: Block, tmp_path: Path) -> None:
     content = load_yaml_text(block.text, str(block)).data

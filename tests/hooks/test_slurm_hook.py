@@ -76,6 +76,7 @@ class TestRunning:
         result = await asyncio.to_thread(hook(node, key_file).run, "echo hello")
         assert result == CommandResult(0, "hello\n", "")
 
+    @pytest.mark.slow
     async def test_scripts_that_follow_each_other_share_a_login(
         self, node: LoginNode, key_file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -286,6 +287,7 @@ class TestTrouble:
         assert (await transport.run("echo again", timeout=60)).stdout == "again\n"
         await transport.close()
 
+    @pytest.mark.slow
     async def test_a_connection_that_broke_between_two_commands(
         self, node: LoginNode, key_file: Path
     ) -> None:
@@ -312,6 +314,7 @@ class TestTrouble:
         node.refusal = "programs of another version"
         assert await answer(hook(node, key_file)) == CommandResult(77, "", node.refusal)
 
+    @pytest.mark.slow
     async def test_a_command_that_takes_too_long(self, node: LoginNode, key_file: Path) -> None:
         transport = await hook(node, key_file).transport()
         started = time.monotonic()
@@ -321,6 +324,7 @@ class TestTrouble:
         assert (await transport.run("echo again", timeout=60)).stdout == "again\n"
         await transport.close()
 
+    @pytest.mark.slow
     async def test_a_login_node_that_does_not_answer(self, key_file: Path, node: LoginNode) -> None:
         async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
@@ -371,6 +375,7 @@ while data := far.recv(65536):
 """
 
 
+@pytest.mark.slow
 async def test_through_a_proxy_command(node: LoginNode, key_file: Path, tmp_path: Path) -> None:
     (tmp_path / "relay.py").write_text(RELAY)
     command = f"{sys.executable} {tmp_path}/relay.py 127.0.0.1 {node.port}"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = Path(__file__).parents[2] / "Megatron-LM" / "check_arguments.py"
 MODEL = {
     "num-layers": 2,
@@ -26,6 +28,7 @@ ELSEWHERE = ["--data-path", "/not/on/this/machine"]
 GOOD = [f"--{name}={value}" for name, value in {**MODEL, **RUN}.items()] + ELSEWHERE
 
 
+@pytest.mark.slow
 def test_an_answer_for_each_line() -> None:
     requests = [
         (GOOD, 2),

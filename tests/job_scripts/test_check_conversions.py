@@ -58,6 +58,7 @@ def test_an_answer_for_each_line() -> None:
     assert "multi_latent_attention is True, not False" in saved["problem"]
 
 
+@pytest.mark.slow
 def test_ignored_arguments_decide_nothing() -> None:
     required = [load_architecture(name).requires for name in shipped_architectures()]
     words = set(re.findall(r"\w+", json.dumps(required))) | {"moe_layer_freq"}

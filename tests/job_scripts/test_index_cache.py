@@ -36,6 +36,7 @@ def held(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.slow
 def test_an_inactive_owner_is_not_waited_for(
     held: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +143,7 @@ def test_data_that_is_prepared_again_has_another_index(tmp_path: Path) -> None:
     assert name() != first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

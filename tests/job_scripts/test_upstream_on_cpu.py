@@ -11,6 +11,7 @@ import pytest
 STARTER = Path(__file__).parents[2] / "Megatron-LM" / "upstream_on_cpu.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "named"), [([], "'.'"), (["/no/pretrain_gpt.py"], "'/no/pretrain_gpt.py'")]
 )

@@ -111,6 +111,7 @@ notify:
 """
 
 
+@pytest.mark.slow
 def test_callbacks_of_the_tasks(tmp_path: Path) -> None:
     (tmp_path / "chain.yaml").write_text(CHAIN + NOTIFY)
     dags = {dag.dag_id: dag for dag in build_sweep_dags(tmp_path)}

@@ -66,6 +66,7 @@ def ended(job: Job, **values: Any) -> dict[str, Any]:
     return JobEvent(verdict, seen=(), watched=handle).to_json()
 
 
+@pytest.mark.slow
 def test_the_task_waits_until_it_can_be_written(job: Job, sent: list[Notice]) -> None:
     task = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=None, poll_interval=7)
     first = resumed(task, "execute_complete", ended(job))

@@ -375,6 +375,7 @@ class TestLaunchPoints:
         assert max(len(json.dumps(conf)) for conf in confs.values()) < 1000
         assert set(confs[pinned.points[0]]) == set(LAUNCHED_POINT_KEYS)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("most_at_once", "seen"), [(1, 1), (2, 2), (16, 3)])
     def test_without_a_scheduler_the_limit_of_points_holds(self, most_at_once: int, seen: int) -> None:
         """A benchmark's machine is one point's at a time, under `airflow dags test` too."""
@@ -438,6 +439,7 @@ class TestWaiting:
         with pytest.raises(AirflowFailException, match="did you mean 'local'"):
             sensor.execute({})
 
+    @pytest.mark.slow
     async def test_for_a_job(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The operator reads the records on the login node, then defers to the trigger."""
         monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path))
@@ -462,6 +464,7 @@ class TestWaiting:
             assert JobHandle(**stored["carry"]["handle"]) == JobHandle(**handle)
         await node.stop()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("source", "made"),
         [

@@ -69,6 +69,7 @@ def test_the_trigger_has_the_limits_and_the_reason_of_the_refusal(
     assert trigger.commands == mine.commands.to_json()
 
 
+@pytest.mark.slow
 def test_a_returning_task_keeps_its_place_in_the_queue() -> None:
     outcome = SubmissionOutcome("deferred", None, "full", waits_for="room")
     first = wait_for_room(attempts(1), 1, outcome, poll_interval=7)

@@ -225,6 +225,7 @@ def test_what_a_stage_gives_the_evaluation_is_what_its_program_takes_no_second_t
     assert {name for name in GIVEN if name != "model"} == set(ast.literal_eval(taken.partition("= ")[2]))
 
 
+@pytest.mark.slow
 def test_a_param_that_is_almost_read(cluster: ClusterProfile) -> None:
     stages = STAGES.format(convert="", evaluate="tasks: [a], limits: 5", gpus=1, model=ARGUMENTS)
     text = spec_text(point="p", stages=stages)

@@ -78,6 +78,7 @@ def site(sandbox: Sandbox, **trainer: Any) -> ClusterProfile:
     return sandbox.cluster(trainers={"megatron_deepspeed": {**TRAINER, **trainer}})
 
 
+@pytest.mark.slow
 def test_mpiexec_starts_a_process_a_gpu_with_the_written_configuration(sandbox: Sandbox) -> None:
     job = jobs_of(spec(deepspeed_config={"zero_optimization": {"overlap_comm": True}}), site(sandbox))[
         "pretrain"
@@ -117,6 +118,7 @@ def test_deepspeeds_own_launcher(sandbox: Sandbox) -> None:
     assert started[-len(job.command) + 1 :] == list(job.command[1:])
 
 
+@pytest.mark.slow
 def test_the_checkpoint_that_an_attempt_loads(sandbox: Sandbox) -> None:
     jobs = jobs_of(spec(), site(sandbox))
     job, parent = jobs["cooldown"], f"{jobs['pretrain'].run_dir}/checkpoints"
@@ -133,6 +135,7 @@ def test_the_checkpoint_that_an_attempt_loads(sandbox: Sandbox) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_search_ends_with_what_it_suggests(sandbox: Sandbox) -> None:
     job = jobs_of(spec(), site(sandbox))["search"]
     script = job_script(job, site(sandbox), 1)

@@ -35,6 +35,7 @@ def test_jobs_at_once(points: int, settings: str, most: int) -> None:
     assert most_jobs_at_once(sweep.tree, points, sweep.settings) == most
 
 
+@pytest.mark.slow
 def test_stages_follow_their_parents() -> None:
     text = changed(
         (

@@ -57,6 +57,7 @@ def known(*runs: str) -> Callable[[str, str], bool]:
     return lambda dag_id, run_id: run_id in runs
 
 
+@pytest.mark.slow
 def test_what_a_run_that_has_gone_has_pinned_goes(store: PinStore) -> None:
     kept, deleted = pinned(store, "1e-3"), pinned(store, "2e-3")
     kept.use("chain", "kept")
@@ -82,6 +83,7 @@ def test_an_earlier_pin_of_a_run_stays(store: PinStore) -> None:
     assert store.newest("chain", "run") == second.pin
 
 
+@pytest.mark.slow
 def test_what_is_young_stays(store: PinStore) -> None:
     plan = pinned(store)
     plan.use("chain", "another Airflow's")
@@ -126,6 +128,7 @@ def test_a_damaged_plan_keeps_nobody_from_pruning(store: PinStore) -> None:
     assert readable(store, pinned(store))  # planning again stores all of it
 
 
+@pytest.mark.slow
 def test_nobody_prunes_while_somebody_stores(store: PinStore) -> None:
     pinned(store)
     grow_old(store)

@@ -147,6 +147,7 @@ def test_keys_that_a_profile_does_not_use_leave_its_plans_alone() -> None:
     assert limited.to_json([])["cluster"]["login_budget"] == 2
 
 
+@pytest.mark.slow
 def test_profiles_come_back_as_they_were(tmp_path: Path) -> None:
     store = PinStore(tmp_path)
     for name in cluster_names():

@@ -112,6 +112,7 @@ class TestDigests:
     def test_equal_sweeps_have_equal_digests(self, old: str, new: str, cluster: ClusterProfile) -> None:
         assert planned(CHAIN.replace(old, new), cluster).digest == planned(CHAIN, cluster).digest
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("old", "new"),
         [
@@ -301,6 +302,7 @@ class TestCheck:
         assert "--lr-finder" in job.command
         assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
 
+    @pytest.mark.slow
     def test_own_variables_are_not_arguments(self, cluster: ClusterProfile) -> None:
         arguments = {**MODEL, "save_interval": 10, "num_layers": "{{ layers }}"}
         text = spec_text(
@@ -363,6 +365,7 @@ class TestChoice:
         assert [point.name for point in chosen] == ["lr3"]
 
 
+@pytest.mark.slow
 def test_signatures_of_the_site_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(project_root() / "sbatch", tmp_path / "sbatch")
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))

@@ -202,6 +202,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
     return Sandbox(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu_option", ["gpus-per-node", "gres", "gpus-per-task", "none"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bash_reads_every_shape(shape: str, gpu_option: str) -> None:
@@ -245,6 +246,7 @@ def test_a_job_has_the_nice_value_of_its_profile(nice: int, script: str | None, 
 class TestLaunch:
     """The commands that are really started, as recorded by the commands."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("shape", SHAPES)
     def test_the_trainer_gets_its_words(self, shape: str, sandbox: Sandbox) -> None:
         profile, slurm = SHAPES[shape]
@@ -322,6 +324,7 @@ class TestLaunch:
         first = started.index("--train-data-path") + 1
         assert started[first : first + 4] == blend
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("shape", "words"),
         [
@@ -424,6 +427,7 @@ class TestLaunch:
         assert seen[4:-1] == list(job.command[1:])
         assert "--ntasks-per-node=4" in directives(script)
 
+    @pytest.mark.slow
     def test_a_branch_starts_from_its_parent_only_until_it_has_a_checkpoint(self, sandbox: Sandbox) -> None:
         cluster = sandbox.cluster()
         jobs = jobs_of(CHAIN, cluster)
@@ -439,6 +443,7 @@ class TestLaunch:
 
 
 class TestNoInjection:
+    @pytest.mark.slow
     def test_arguments_and_environment(self, sandbox: Sandbox) -> None:
         (sandbox.bin / "python").write_text(
             '#!/bin/bash\nprintf "%s\\0" "$@" >>"$CALLS"\nenv -0 | grep -z "^HOSTILE_" >>"$CALLS"\n'
@@ -603,6 +608,7 @@ class TestUpstream:
         "env": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1", "RCCL_MSCCL_ENABLE": 0},
     }
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("device", "words"),
         [
@@ -692,6 +698,7 @@ NSYS = ["nsys", "profile", "-o", "{{ run_dir }}/trace of %q{RANK}"]
 
 
 class TestWrapper:
+    @pytest.mark.slow
     @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "modules and setup"])
     def test_it_stands_before_the_training(self, shape: str, sandbox: Sandbox) -> None:
         profile, slurm = SHAPES[shape]
@@ -752,6 +759,7 @@ echo '0, 1000, 50, 300.0'
 sleep 60
 """
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("own", "asked"), [({}, ""), ({"CUDA_VISIBLE_DEVICES": "2,3"}, " --id=2,3")])
     def test_samples_are_taken_until_the_training_ends(
         self, own: dict[str, str], asked: str, sandbox: Sandbox, tmp_path: Path
@@ -830,6 +838,7 @@ def test_commands_do_not_read_the_bashrc_of_a_login(sandbox: Sandbox, tmp_path: 
     assert "/elsewhere" not in (sandbox.folder / "path").read_text()
 
 
+@pytest.mark.slow
 def test_a_profile_gives_the_address_where_processes_meet(sandbox: Sandbox) -> None:
     cluster = sandbox.cluster(master_addr='$(echo "two words" | tr -d " ")i', local_addr="$(hostname)i")
     (job,) = jobs_of(train_spec(slurm=NODES), cluster).values()
@@ -864,6 +873,7 @@ def test_an_address_is_one_line(text: str) -> None:
         ClusterProfile.model_validate({**PROFILE, "master_addr": text})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
 def test_gpus_of_tasks(launcher: str, sandbox: Sandbox) -> None:
     partitions = {"gpu": {"gpus_per_node": 4, "gpu_type": "a100"}}
@@ -896,6 +906,7 @@ def test_processes_meet_at_a_port_that_nothing_listens_on(sandbox: Sandbox) -> N
     assert address.endswith(":20008")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [([], ["--nv"]), (["--nv"], ["--nv"]), (["--nvccli"], ["--nvccli"]), (["--rocm"], ["--rocm"])],
@@ -908,6 +919,7 @@ def test_a_container_gets_its_gpus_once(options: list[str], words: list[str], sa
     assert started[place : started.index("--bind")] == words
 
 
+@pytest.mark.slow
 def test_variables_of_the_job_replace_those_of_a_pyxis_image(sandbox: Sandbox) -> None:
     cluster = sandbox.cluster(container={**PYXIS, "env": ["NCCL_DEBUG", "PATH"]})
     (job,) = jobs_of(train_spec(), cluster).values()
@@ -929,6 +941,7 @@ def test_a_container_that_its_runtime_cannot_run_is_refused(container: dict[str,
         ClusterProfile.model_validate({**PROFILE, "container": container})
 
 
+@pytest.mark.slow
 def test_directories_of_another_runtime_do_not_reach_the_container_engine(sandbox: Sandbox) -> None:
     cluster = sandbox.cluster(container=APPTAINER)
     (job,) = jobs_of(train_spec(container=CE), cluster).values()
@@ -937,6 +950,7 @@ def test_directories_of_another_runtime_do_not_reach_the_container_engine(sandbo
     assert started[3] == str(sandbox.bin / "python")
 
 
+@pytest.mark.slow
 def test_variables_of_a_job_reach_a_docker_container_by_name(sandbox: Sandbox) -> None:
     cluster = sandbox.cluster(
         container={**DOCKER, "env": ["OF_SETUP"]},
@@ -957,6 +971,7 @@ def test_variables_of_a_job_reach_a_docker_container_by_name(sandbox: Sandbox) -
     assert not [word for word in started if word.startswith("--gpus")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "cores"), [("torchrun", 48), ("srun", 12)])
 def test_srun_gets_the_cores_that_sbatch_asked_for(launcher: str, cores: int, sandbox: Sandbox) -> None:
     """Slurm 22.05 and later do not pass them on."""
@@ -1004,6 +1019,7 @@ class TestContainerOfASpec:
         "binds": ["/own", "/scratch"],
     }
 
+    @pytest.mark.slow
     def test_it_stands_in_place_of_the_profiles(self, sandbox: Sandbox) -> None:
         cluster = sandbox.cluster(container=APPTAINER)
         (job,) = jobs_of(train_spec(container=self.OWN, params={"tag": "a"}), cluster).values()
@@ -1012,6 +1028,7 @@ class TestContainerOfASpec:
         binds = ["--bind", "/data:/data", "--bind", "/scratch", "--bind", "/own"]
         assert started[place - 1 : place + 9] == ["apptainer", "exec", "--rocm", *binds, "/own/a x.sif"]
 
+    @pytest.mark.slow
     def test_options_are_for_one_runtime(self, sandbox: Sandbox) -> None:
         cluster = sandbox.cluster(container=APPTAINER)
         (job,) = jobs_of(

@@ -222,6 +222,7 @@ def _place(number: int) -> str:
     return Placements("spread").place("p1", f"cluster{number}", "").cluster
 
 
+@pytest.mark.slow
 def test_concurrent_writers_agree() -> None:
     with multiprocessing.get_context("fork").Pool(8) as pool:
         assert len(set(pool.map(_place, range(64), chunksize=1))) == 1

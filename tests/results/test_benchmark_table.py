@@ -150,6 +150,7 @@ def test_written_forms(rows: list[BenchmarkRow]) -> None:
     assert "memory ratio" in benchmark_table(rows).to_text().splitlines()[0]
 
 
+@pytest.mark.slow
 def test_report(tmp_path: Path, jobs: list[dict[str, Any]]) -> None:
     report = write_report(take_snapshot([job["run_dir"] for job in jobs]), jobs, tmp_path, title="speed")
     assert {path.name for path in report.tables} == {"benchmark.csv", "benchmark.json", "benchmark.md"}

@@ -151,6 +151,7 @@ def test_a_swept_number_of_examples_gets_columns(rows: list[EvaluationRow]) -> N
     assert [line[4:] for line in lines] == [["–", "0.5 ±0.02"], ["0.75 ±0.02", "–"]]
 
 
+@pytest.mark.slow
 def test_the_report_has_it(evaluated: tuple[RunTree, SweepSnapshot], tmp_path: Path) -> None:
     tree, snapshot = evaluated
     report = write_report(snapshot, tree.jobs, tmp_path)

@@ -183,6 +183,7 @@ def test_time_left_of_a_running_training(tree: RunTree) -> None:
     assert status_of(tree).seconds_left is None
 
 
+@pytest.mark.slow
 def test_only_changes_are_reported(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     tree, snapshot = sweep
     grid = progress_grid(snapshot, read_jobs(tree.jobs))

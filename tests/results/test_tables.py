@@ -88,6 +88,7 @@ def test_points_not_started_stay_in_the_table(tree: RunTree) -> None:
     assert (row.state, row.learning_rate, row.loss, row.attempts) == ("waiting", 0.1, None, 0)
 
 
+@pytest.mark.slow
 def test_best_of_each_size_and_branch(table: ResultTable) -> None:
     groups: dict[tuple[object, ...], list[ResultRow]] = {}
     for row in table.rows:

@@ -92,6 +92,7 @@ def run(policy, seed=3, days=30, **site):
     )
 
 
+@pytest.mark.slow
 def test_hang_detection_saves_the_time_until_a_person_checks():
     hangs = {"mix": {"hang": 1.0}, "incidents_per_1000_node_days": 30.0, "nccl_watchdog_share": 0.0}
     seen, unseen = run(BASE, **hangs), run(BY_NAME["no hang detection"], **hangs)
@@ -101,6 +102,7 @@ def test_hang_detection_saves_the_time_until_a_person_checks():
     assert each == pytest.approx(30 * MINUTE, abs=MINUTE)
 
 
+@pytest.mark.slow
 def test_a_hang_limit_shorter_than_the_startup_causes_false_alarms():
     outcome = run(replace(BASE, idle_s=4 * MINUTE))
     assert outcome.false_alarms > 0
@@ -124,6 +126,7 @@ def test_quarantine_saves_interventions():
     assert kept.failures > taken.failures
 
 
+@pytest.mark.slow
 def test_default_budgets_do_not_end_a_training_that_makes_progress():
     many = {"incidents_per_1000_node_days": 60.0, "mix": {"network": 1.0}}
     assert SPEC_DEFAULTS.retryable is not None
@@ -132,6 +135,7 @@ def test_default_budgets_do_not_end_a_training_that_makes_progress():
     assert outcome.interventions == run(BASE, **many).interventions
 
 
+@pytest.mark.slow
 def test_poll_interval_determines_the_detection_time():
     often = {"incidents_per_1000_node_days": 60.0, "mix": {"network": 1.0}, "outages": {}}
     each = {}

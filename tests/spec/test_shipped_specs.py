@@ -87,6 +87,7 @@ class TestScalingStudy:
         assert sum(stage.endswith(".convert") for stage in stages) == 540
         assert sum(stage.endswith(".evaluate") for stage in stages) == 540
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("micro_batch_size", "global_batch_size", "train_iters"),
         [(4, 16, 61036), (16, 64, 15259), (32, 128, 7630)],
@@ -186,6 +187,7 @@ class TestParallelismStudies:
                 assert found.memory_gb == pytest.approx(memory, rel=0.07)
         assert reported == 6
 
+    @pytest.mark.slow
     def test_each_way_is_scaled(self) -> None:
         plan = plan_of("parallelism_scaling")
         assert set(plan.estimates.jobs) == {job.name for job in plan.jobs}

@@ -111,6 +111,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Run:
     return Run(tmp_path, getattr(request, "param", "{}"), "pretrain")
 
 
+@pytest.mark.slow
 def test_first_attempt(run: Run) -> None:
     assert run.prepared(1) == AttemptChanges()
     assert run.commands == 1
@@ -180,6 +181,7 @@ def test_a_queued_attempt_begins_with_what_it_found(
     assert run.prepared(2).resumes_from == resumes_from
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["{from_scratch: allow}"], indirect=True)
 def test_an_attempt_that_may_start_from_scratch(run: Run) -> None:
     run.attempt(1)
@@ -253,6 +255,7 @@ def test_a_branch_before_its_first_save(tmp_path: Path, caplog: pytest.LogCaptur
     assert run.prepared(2).resumes_from == 250
 
 
+@pytest.mark.slow
 def test_a_tracker_that_names_a_release_is_left_alone(run: Run) -> None:
     run.attempt(1, Verdict(Outcome.RETRYABLE, "lost", iteration=0))
     run.checkpoint(10, tracked=False)
@@ -288,6 +291,7 @@ def test_a_half_deleted_checkpoint_is_not_used(run: Run) -> None:
     assert run.prepared(2).resumes_from == 100
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_the_log_reports_as_damaged_is_moved_aside(run: Run) -> None:
     run.attempt(1, Verdict(Outcome.RETRYABLE, "unreadable", damaged_iteration=200))
     run.checkpoint(100)
@@ -332,6 +336,7 @@ def test_an_attempt_that_was_submitted_is_left_alone(run: Run) -> None:
     assert run.names() == {"iter_0000100", "iter_0000200"}
 
 
+@pytest.mark.slow
 def test_hopeless(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(200, ("__0_0.distcp",))
@@ -342,6 +347,7 @@ def test_hopeless(run: Run) -> None:
     assert run.names() == {"iter_0000200"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["{quarantine: 1}"], indirect=True)
 def test_the_number_of_quarantined_checkpoints_is_limited(run: Run) -> None:
     run.attempt(1)
@@ -374,6 +380,7 @@ def test_rollback(run: Run) -> None:
         run.prepared(6)
 
 
+@pytest.mark.slow
 def test_clearing_a_job_repairs_neither_checkpoints_nor_nodes(run: Run) -> None:
     bad = Verdict(Outcome.FAILED, "NaN", rollback=True, before_iteration=150, failed_nodes=("n2",))
     run.attempt(1, bad, given_up="no budget")
@@ -383,6 +390,7 @@ def test_clearing_a_job_repairs_neither_checkpoints_nor_nodes(run: Run) -> None:
     assert run.names() == {"iter_0000100", "rolled_back_iter_0000200"}
 
 
+@pytest.mark.slow
 def test_bad_numbers_before_the_first_checkpoint(tmp_path: Path) -> None:
     for place, restart in (("same", "{}"), ("other", "{after_rollback: {lr: 1e-5}}")):
         (tmp_path / place).mkdir()
@@ -422,6 +430,7 @@ def test_another_experiment_under_the_same_name(run: Run) -> None:
     assert run.names() == {"iter_0000010"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["{changed: continue}"], indirect=True)
 def test_another_experiment_that_may_continue(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     run.attempt(1, digest="before", command=[*run.job.command, "--seed", "4321"])
@@ -437,6 +446,7 @@ def test_a_changed_environment_is_reported(run: Run, caplog: pytest.LogCaptureFi
     assert "continues from its checkpoints with another environment" in caplog.text
 
 
+@pytest.mark.slow
 def test_arguments_of_no_known_trainer(run: Run) -> None:
     run.attempt(1, digest="before", command=["python", "train.py", "--wide"])
     run.checkpoint(100)

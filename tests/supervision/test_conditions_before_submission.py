@@ -155,6 +155,7 @@ def test_it_is_checked_before_a_submission(jobs: dict[str, Job], cluster: Cluste
     assert holds(use.cancel, attempts, 1, 1)
 
 
+@pytest.mark.slow
 def test_what_finishes_a_job_is_its_own(jobs: dict[str, Job], cluster: ClusterProfile) -> None:
     use = jobs["use"]
     attempts = attempts_of(use, cluster)
@@ -167,6 +168,7 @@ def test_what_finishes_a_job_is_its_own(jobs: dict[str, Job], cluster: ClusterPr
     assert holds(use.finish, attempts, 3, 2)
 
 
+@pytest.mark.slow
 def test_runs_of_others(jobs: dict[str, Job], cluster: ClusterProfile) -> None:
     make, use = jobs["make"], jobs["use"]
     assert use.cancel is not None

@@ -50,12 +50,14 @@ async def events(trigger: PauseTrigger) -> tuple[list[object], float]:
     return payloads, time.monotonic() - began
 
 
+@pytest.mark.slow
 async def test_an_event_that_is_there_at_once_is_held_back() -> None:
     payloads, seconds = await events(PauseTrigger(until=0, carry={"number": 2}))
     assert payloads == [{"number": 2}]
     assert seconds >= 1.4
 
 
+@pytest.mark.slow
 async def test_a_later_event_is_not_delayed() -> None:
     wait = 2.0
     payloads, seconds = await events(PauseTrigger(until=time.time() + wait))
@@ -63,6 +65,7 @@ async def test_a_later_event_is_not_delayed() -> None:
     assert seconds < wait + 1
 
 
+@pytest.mark.slow
 async def test_closing_ends_the_wait() -> None:
     trigger = PauseTrigger(until=0)
     ended = []
@@ -109,6 +112,7 @@ DEFERRING = _deferring()
 """Every operator and sensor that defers."""
 
 
+@pytest.mark.slow
 def test_no_class_that_defers_is_forgotten_here() -> None:
     found = set()
     for package in (operators, sensors):

@@ -143,6 +143,7 @@ def test_required_arguments_are_enough(trigger: type[BaseTrigger]) -> None:
     assert set(stored) == set(GIVEN[trigger])
 
 
+@pytest.mark.slow
 async def test_a_pause_hands_back_what_it_was_given() -> None:
     started = time.monotonic()
     events = [event async for event in PauseTrigger(until=time.time() + 0.1, carry={"number": 2}).wait()]

@@ -88,6 +88,7 @@ def test_native_specs(more: str, message: str, tmp_path: Path) -> None:
     assert len(errors) < 2_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [101, 1000])
 @pytest.mark.parametrize("kind", ["substring", "regex", "inactivity"])
 def test_oellm_files(kind: str, count: int, tmp_path: Path) -> None:

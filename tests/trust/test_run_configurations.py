@@ -224,6 +224,7 @@ def test_plans_of_runs_that_are_none(run: str, spec: Path) -> None:
         resolved(spec, {"point": POINT, "pin": pin, "run": run})
 
 
+@pytest.mark.slow
 def test_a_plan_of_another_sweep(spec: Path) -> None:
     pin = planned(spec)["pin"]
     other = spec.with_name("other.yaml")

@@ -289,6 +289,7 @@ def test_a_stage_s_secret_is_named_in_its_job_and_script(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
 def test_a_rendered_script_reads_the_secret(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(VALUE + "\n")

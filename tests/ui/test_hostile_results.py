@@ -13,13 +13,15 @@ from fastapi.testclient import TestClient
 from page_users import token
 from processor_limits import processor_limit
 
-from airflow_megatron.ui.app import sweep_results_app
 from airflow_megatron.ui.live.answers import json_answer
 from airflow_megatron.ui.live.point_table import plain
 from airflow_megatron.ui.live.result_folders import ResultFolders
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from fastapi import FastAPI
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
 GOOD = [{"point": "p", "branch": "b", "state": "finished", "validation_loss": 2.5}]
@@ -42,10 +44,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(root: Path) -> TestClient:
-    server = FastAPI()
-    server.mount("/megatron", sweep_results_app(ResultFolders(root)))
-    client = TestClient(server, raise_server_exceptions=False)
+def client(root: Path, server: Callable[[Path], FastAPI]) -> TestClient:
+    client = TestClient(server(root), raise_server_exceptions=False)
     client.headers["Authorization"] = f"Bearer {token('ADMIN')}"
     return client
 

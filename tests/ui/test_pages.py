@@ -12,15 +12,14 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.utils.session import create_session
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from page_users import deny, token
 
-from airflow_megatron.ui.app import sweep_results_app
-from airflow_megatron.ui.live.result_folders import ResultFolders
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from fastapi import FastAPI
 
 RUN = "manual__2026-11-22T08:20:13.939576+00:00"
 pytestmark = pytest.mark.usefixtures("airflow_database")
@@ -48,10 +47,8 @@ def results(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(results: Path) -> TestClient:
-    server = FastAPI()
-    server.mount("/megatron", sweep_results_app(ResultFolders(results)))
-    return TestClient(server)
+def client(results: Path, server: Callable[[Path], FastAPI]) -> TestClient:
+    return TestClient(server(results))
 
 
 @pytest.fixture

@@ -163,6 +163,7 @@ FINISHED = {"outcome": "finished", "reason": "the job ended as COMPLETED [sacct]
 WATCHED = [row for row in ROWS if row["trigger"]["classpath"].endswith("SlurmJobTrigger")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", WATCHED, ids=name_of)
 def test_a_job_that_ends_is_judged(row: dict[str, Any], recording: Recording, login: Answers) -> None:
     row = recording.task(row["dag_id"], row["run_id"], row["task_id"])
@@ -179,6 +180,7 @@ def test_a_job_that_ends_is_judged(row: dict[str, Any], recording: Recording, lo
     assert next_attempt(state, rerun=False, digest=job_digest(job)).finished
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dag_id", "run_id", "task_id", "stage_dir", "then"),
     [
@@ -312,6 +314,7 @@ def status_then(recording: Recording, sweep: str) -> list[str]:
     return recording.text(f"cli/status_{sweep}.txt").replace("ended", "restarting").splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_status_prints_what_it_printed(sweep: str, recording: Recording, login: Answers) -> None:
     plan = planned(recording, sweep)
@@ -323,6 +326,7 @@ def test_status_prints_what_it_printed(sweep: str, recording: Recording, login: 
     assert states(progress_lines(grid)) == states(status_then(recording, sweep))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_a_plan_of_the_old_version_describes_the_same_jobs(
     sweep: str, recording: Recording, login: Answers

@@ -122,6 +122,7 @@ def test_options_of_spec_and_profile_are_told_apart(tmp_path: Path, monkeypatch:
     assert (problem.file, problem.line) == (str(tmp_path / "mine.yaml"), line_of(profile, "options:"))
 
 
+@pytest.mark.slow
 def test_a_profile_without_a_file_is_reported_at_the_stages() -> None:
     errors = errors_of(TRUNK.replace("hidden_size: 64", "hidden_size: 63"))
     assert errors

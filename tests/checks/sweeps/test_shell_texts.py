@@ -39,6 +39,7 @@ def test_a_variable_of_the_profile(cluster: ClusterProfile) -> None:
     assert warnings('env: {PATH: "/bin"}', COMMAND, profile) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["$DATA/c4", "~/data/c4", "~other/c4"])
 def test_an_argument_of_a_training(path: str, cluster: ClusterProfile) -> None:
     (one,) = warnings(MODEL % path, "  pretrain: {kind: train}\n", cluster)

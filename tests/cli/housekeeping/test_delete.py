@@ -224,12 +224,14 @@ def test_a_sweep_whose_spec_was_deleted(site: LoginSite, jobs: list[Job]) -> Non
     assert site.call("delete", "study").status == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_that_never_was(site: LoginSite) -> None:
     answer = site.call("delete", "nosuch")
     assert answer.status == 1
     assert "nosuch.yaml: there is no spec and no stored run of a sweep 'nosuch'" in answer.stderr
 
 
+@pytest.mark.slow
 def test_an_unreachable_login_node(site: LoginSite, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_megatron.cli.housekeeping.delete.ANSWER_WINDOW_S", 1.0)
     site.server.stop()

@@ -46,6 +46,7 @@ def components(pid: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(pid).children() if "600" in child.cmdline()]
 
 
+@pytest.mark.slow
 def test_a_component_that_ends_is_named_with_its_log(standalone: LocalAirflow) -> None:
     assert standalone._process is not None
     standalone.expect_alive()

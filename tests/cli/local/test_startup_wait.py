@@ -49,6 +49,7 @@ def test_a_busy_program_may_use_its_processor_time(code: str, started: Callable[
     assert processor_seconds(pid) >= 0.4
 
 
+@pytest.mark.slow
 def test_an_idle_program_is_given_up(started: Callable[[str], int]) -> None:
     pid = started(STILL)
     assert 0.5 <= waited(StartupWait(pid, work=100, still=0.5)) < 30

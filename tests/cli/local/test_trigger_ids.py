@@ -52,6 +52,7 @@ def test_airflow_reuses_the_id_of_a_deleted_trigger(engine: Engine) -> None:
     assert added(engine) == first
 
 
+@pytest.mark.slow
 def test_no_id_is_reused(engine: Engine, database: Path) -> None:
     never_reuse_trigger_ids(database)
     numbers = [added(engine)]

@@ -51,6 +51,7 @@ class TestNames:
         assert call("render", "chain", name) == Answer(0, script, "")
         assert call("render", "chain", "--job", name) == Answer(0, script, "")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("words", "status", "message"),
         [
@@ -83,6 +84,7 @@ def test_the_sweep_of_two_files_has_no_scripts(command: str, call: Callable[...,
 
 
 class TestBuild:
+    @pytest.mark.slow
     def test_every_script_is_the_one_that_is_submitted(self, call: Callable[..., Answer]) -> None:
         answer = call("build", "chain", "scripts")
         assert (answer.status, answer.stdout) == (0, "")

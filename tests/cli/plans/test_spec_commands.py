@@ -73,6 +73,7 @@ def call(
 
 
 class TestLint:
+    @pytest.mark.slow
     def test_a_copy_with_the_same_name(self, call: Callable[..., Answer], tmp_path: Path) -> None:
         (tmp_path / "copy of small.yaml").write_text(SPEC)
         answer = call("lint", "copy of small.yaml")
@@ -154,6 +155,7 @@ class TestPlan:
         assert "at most 864 GPU-hours" in answer.stdout
         assert all(len(line) <= 100 for line in answer.stdout.splitlines())
 
+    @pytest.mark.slow
     def test_the_cost_in_units_of_the_site(
         self, call: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -169,6 +171,7 @@ class TestPlan:
         shown = call("plan", "small", "--max-points-per-stage", "0").stdout
         assert "at most 432 core-hours (0.5 per GPU-hour, 4 per node-hour of elsewhere)" in shown
 
+    @pytest.mark.slow
     def test_the_points(self, call: Callable[..., Answer]) -> None:
         shown = call("plan", "small", "--max-points-per-stage", "2").stdout
         assert shown.count("lr0.001") == shown.count("lr0.002") == 7
@@ -211,6 +214,7 @@ class TestPlan:
         assert plan["points"] == 1
         assert plan["jobs"][0]["params"]["seed"] == 7
 
+    @pytest.mark.slow
     def test_warnings_go_to_standard_error(self, call: Callable[..., Answer]) -> None:
         answer = call("plan", "odd", "--format", "json")
         assert json.loads(answer.stdout)["warnings"]
@@ -240,6 +244,7 @@ class TestDiff:
             (stage, "save_interval", 20, 10) for stage in ("pretrain", "cooldown_40", "cooldown_60")
         }
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("select", "line"),
         [("lr0.008", "+ point lr0.008"), ("lr0.004", "- point lr0.004"), ("lr0.001", "no difference")],
@@ -293,6 +298,7 @@ class TestVerbosity:
         assert "AIRFLOW_MEGATRON_LOG_LEVEL is 'LOUD'; use one of DEBUG, INFO" in answer.stderr
 
 
+@pytest.mark.slow
 def test_schema(call: Callable[..., Answer]) -> None:
     assert json.loads(call("schema").stdout) == sweep_spec_schema()
 
@@ -324,6 +330,7 @@ def test_completion_in_bash(
     assert answers <= set(call().stdout.split())
 
 
+@pytest.mark.slow
 def test_plan_counts_parameters_without_padding_where_it_shows(call: Callable[..., Answer]) -> None:
     words = ("plan", str(project_root() / "sweep_specs/context_parallelism_gpt2_xl.yaml"))
     assert "1.56B to 1.58B parameters," in call(*words).stdout.replace("\n", " ")

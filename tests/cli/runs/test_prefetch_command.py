@@ -78,6 +78,7 @@ def test_it_runs_the_stage_on_the_login_node(planned: LoginSite) -> None:
     assert again.stdout == "study.fetch: on the login node of site\nfile words.txt: in place\n"
 
 
+@pytest.mark.slow
 def test_missing_items_are_reported(planned: LoginSite) -> None:
     write(planned, "http://127.0.0.1:9/words.txt")
     failed = planned.call("prefetch", "study")

@@ -76,6 +76,7 @@ def test_profile_and_templates_as_they_were_then(site: LoginSite) -> None:
     assert today.stdout.count("wrote ") == 1
 
 
+@pytest.mark.slow
 def test_a_refused_spec_leaves_no_files(site: LoginSite) -> None:
     site.run_sweep("first")
     (site.spec.parent / "again.yaml").write_text("name: again\n")
@@ -128,6 +129,7 @@ def test_some_points(site: LoginSite) -> None:
     assert """airflow dags trigger study-rerun --conf '{"points": "left"}'""" in answer.stdout
 
 
+@pytest.mark.slow
 def test_refused(site: LoginSite) -> None:
     site.run_sweep("first")
     answer = site.call("rerun", "frist")

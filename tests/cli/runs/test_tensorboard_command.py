@@ -43,6 +43,7 @@ def folder_with_events(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_tensorboard_shows_all_points_with_event_files(site: LoginSite) -> None:
     site.spec.write_text(TRAINING)
     python = site.place / "python"

@@ -149,6 +149,7 @@ class TestPrograms:
         assert kept.read_text() == "precious"
         assert not Path(f"{cluster.programs}.versions").exists()
 
+    @pytest.mark.slow
     def test_a_place_that_cannot_be_written(self, cluster: Cluster) -> None:
         cluster.place.mkdir()
         (cluster.place / "our programs").write_text("a file")
@@ -317,6 +318,7 @@ class TestEnvironments:
         assert "was not made by this command" in cluster.install(*words, status=1)
         assert listed(venv) == {"bin/python"}
 
+    @pytest.mark.slow
     def test_an_interpreter_or_a_container_needs_no_environment(self, cluster: Cluster) -> None:
         text = PROFILE.format(cluster=cluster.place).replace(f"{cluster.place}/venv/bin/python", "python3")
         cluster.profile.write_text(text)
@@ -416,6 +418,7 @@ class TestSentFiles:
         assert not Path(f"{target}.part").exists()
         return [each for each in sent if each]
 
+    @pytest.mark.slow
     def test_whole_and_again(self, source: Path, tmp_path: Path) -> None:
         target = tmp_path / "there" / "it's"
         assert len(self.send(source, target)) == 5
@@ -447,6 +450,7 @@ def test_modules_are_loaded_before() -> None:
     assert node.call("am_size", "/nowhere/at/all", "x") == "0"
 
 
+@pytest.mark.slow
 def test_unknown_arguments(cluster: Cluster) -> None:
     assert "'wheels' is none of" in cluster.install("--only", "wheels", status=2)
     assert "--wheels requires --offline" in cluster.install("--wheels", "/tmp", status=2)

@@ -170,6 +170,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
         dump_checkout(make_checkout(tmp_path, "undefined"))
 
 
+@pytest.mark.slow
 def test_a_release_is_added_to_a_table() -> None:
     table = json.loads(TABLE_FILE.read_text())
     dumps = [_dump_of(table, release) for release in table["releases"]]

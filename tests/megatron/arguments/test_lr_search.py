@@ -72,12 +72,14 @@ def test_the_starter_stands_before_the_script(device: str, starters: list[str]) 
     assert {search.name, pretrain.name} == found.estimates.jobs.keys()
 
 
+@pytest.mark.slow
 def test_the_other_scripts_of_upstream() -> None:
     search, _ = jobs({"vocab_file": "/v", "data_path": ["/d"], "mock_data": None}, entry="pretrain_bert.py")
     assert search.command[2:4] == ("/ours/upstream_lr_finder.py", "/upstream/pretrain_bert.py")
     assert not runs_pretrain_gpt(search.command)
 
 
+@pytest.mark.slow
 def test_a_search_has_no_schedule_no_checkpoints_and_no_validation() -> None:
     given = {
         **{"lr_decay_style": "WSD", "lr_wsd_decay_iters": 20, "lr_warmup_iters": 60, "save_interval": 50},
@@ -100,6 +102,7 @@ def test_a_search_has_no_schedule_no_checkpoints_and_no_validation() -> None:
     assert {*trainer_words(pretrain.command)} >= passed_over - {"--lr-finder"}
 
 
+@pytest.mark.slow
 def test_its_own_learning_rate_stays() -> None:
     search, _ = jobs({"lr": 0.01, "decoupled_lr": 0.1, "untie_embeddings_and_output_weights": True})
     words = trainer_words(search.command)
@@ -107,12 +110,14 @@ def test_its_own_learning_rate_stays() -> None:
     assert words[words.index("--decoupled-lr") + 1] == "0.1"
 
 
+@pytest.mark.slow
 def test_trainings_pass_over_the_options_of_the_sweeps_searches() -> None:
     search, pretrain = jobs({"lr_finder_start_lr": 1e-5})
     assert "--lr-finder-start-lr" in search.command
     assert not [word for word in pretrain.command if word.startswith("--lr-finder")]
 
 
+@pytest.mark.slow
 def test_swept_options() -> None:
     search, pretrain = jobs(
         {}, point="end{{ lr_finder_end_lr }}", sweep={"params": {"lr_finder_end_lr": [2]}}
@@ -121,6 +126,7 @@ def test_swept_options() -> None:
     assert "--lr-finder-end-lr" not in pretrain.command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "told"),
     [
@@ -143,6 +149,7 @@ def test_refusals(search: dict[str, Any], told: str) -> None:
         plan({}, search=search)
 
 
+@pytest.mark.slow
 def test_a_search_of_a_fine_tuning_begins_with_its_weights() -> None:
     search, _ = jobs({}, search={"load": "/c", "finetune": True})
     assert search.command[search.command.index("--load") + 1] == "/c"

@@ -59,6 +59,7 @@ def caches(*given: Any, **more: Any) -> dict[str, str | None]:
     return found
 
 
+@pytest.mark.slow
 def test_all_trainings_of_a_sweep_share_one() -> None:
     assert {*caches("megatron_lm").values()} == {f"{SHARED}*"}
     assert {*caches("megatron_core").values()} == {None}  # in memory

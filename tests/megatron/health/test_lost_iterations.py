@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from training_lines import line
@@ -70,6 +71,7 @@ def test_a_loss_scaler_that_starts_high_is_usual() -> None:
     assert finding.before_iteration == 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 50), max_size=20), st.integers(1, 10), st.integers(0, 40))
 def test_a_row_is_found_whenever_the_trigger_is_made_again(gaps: list[int], limit: int, cut: int) -> None:
     records: list[IterationRecord] = []

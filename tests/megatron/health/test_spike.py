@@ -71,6 +71,7 @@ def test_no_alarm_on_a_training_that_goes_well(seed: int, noise: float, every: i
     assert findings(lines(training(400, noise, seed), every)) == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.5, 15), max_size=60))
 def test_no_alarm_on_single_lines_however_wild(losses: Sequence[float]) -> None:
     calm = [loss for wild in losses for loss in (2.0, wild)]

@@ -177,6 +177,7 @@ def test_starting_again_and_again_in_one_job_is_no_progress() -> None:
     assert len(found) == 1
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 60), min_size=3, max_size=40), st.integers(0, 3))
 def test_a_restored_detector_continues(pauses: Sequence[int], cut: int) -> None:
     whole, parts = Watched(), Watched()

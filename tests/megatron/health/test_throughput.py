@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from training_lines import line
@@ -54,6 +55,7 @@ def test_no_alarm_on_a_noisy_run(times: list[float]) -> None:
     assert findings(times) == []
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(800, 1250), min_size=11, max_size=100),
     st.lists(st.floats(4500, 90_000), min_size=5, max_size=20),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def lines(kinds: list[int]) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from((0, 4)).flatmap(  # a log is of one trainer
         lambda trainer: st.lists(

@@ -373,6 +373,7 @@ def test_chunks_do_not_matter(cuts: list[int]) -> None:
     assert records + parser.finish() == parse_log(CPU_LOG)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.sampled_from([*ITERATION_LINES.values(), b"\n", b"|", b" iteration ", b"Error", b"\x00"])
@@ -481,6 +482,7 @@ def test_merge_is_ascending_and_keeps_the_last(numbers: list[int]) -> None:
         assert kept[-1] == numbers[-1]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(sorted(ITERATION_LINES)), min_size=2, max_size=12))
 def test_lines_of_several_layouts_read_as_alone(releases: list[str]) -> None:
     """Only the previous line determines how a line is matched."""

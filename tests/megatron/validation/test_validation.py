@@ -53,6 +53,7 @@ def rules_broken(release: str = "core_v0.16.1", world_size: int = 8, **changes: 
     return [problem.rule for problem in check(argv, world_size, release)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_verdicts_are_upstreams(release: str) -> None:
     """Recorded from upstream's parse_args, validate_args, TransformerConfig and microbatch calculator."""

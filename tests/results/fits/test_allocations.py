@@ -41,6 +41,7 @@ def test_approach_1_takes_few_sizes(sizes: int) -> None:
     assert law.at(C=1e21).value == pytest.approx(chinchilla.best_size(1e21), rel=0.03)
 
 
+@pytest.mark.slow
 def test_approach_1_covers_noisy_sweeps() -> None:
     rng, covered = np.random.default_rng(8), []
     for _ in range(60):

@@ -38,6 +38,7 @@ def seconds(entries: CurveEntries, training: int = 0) -> float:
     return float(frame["seconds"].sum())
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=40, unique=True).map(sorted), st.data())
 def test_parts(iterations: list[int], data: st.DataObject) -> None:
     entries, left = CurveEntries(10), iterations

@@ -103,6 +103,7 @@ def test_it_equals_what_was_stored_live(tree: RunTree, tmp_path: Path) -> None:
     assert here.iterations["superseded"].sum() > 0
 
 
+@pytest.mark.slow
 def test_rebuilding_what_is_there_changes_nothing(tree: RunTree) -> None:
     root = f"memory://{uuid.uuid4().hex}"
     before = live(tree, root)
@@ -112,6 +113,7 @@ def test_rebuilding_what_is_there_changes_nothing(tree: RunTree) -> None:
         assert getattr(after, name).drop("time").equals(frame.drop("time")), name
 
 
+@pytest.mark.slow
 def test_a_rebuild_ends_the_gaps_before_it(tree: RunTree) -> None:
     root = f"memory://{uuid.uuid4().hex}"
     job = jobs_of(tree)[0]
@@ -126,6 +128,7 @@ def test_a_rebuild_ends_the_gaps_before_it(tree: RunTree) -> None:
     assert load("s", root=root).gaps.height == 1
 
 
+@pytest.mark.slow
 def test_points_and_evaluations_are_among_the_rows(tree: RunTree) -> None:
     results = rebuilt(tree, f"memory://{uuid.uuid4().hex}")
     assert results.points["stage"].to_list() == ["pretrain", "cooldown_1M"]

@@ -41,6 +41,7 @@ def made() -> Iterator[Callable[..., ResultWriter]]:
         writer.close()
 
 
+@pytest.mark.slow
 def test_rows_are_written_in_time(store: SegmentStore, made: Callable[..., ResultWriter]) -> None:
     writer = made(store, flush_s=0.05)
     assert writer.put(iterations(1, 2))
@@ -64,6 +65,7 @@ def test_the_end_of_a_job_does_not_wait_for_the_clock(
     assert len(store.segments("s")) == 2
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_is_not_asked_all_the_time_by_who_waits(
     store: SegmentStore, made: Callable[..., ResultWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +90,7 @@ def test_a_store_that_fails_is_not_asked_all_the_time_by_who_waits(
     assert len(asked) <= (time.monotonic() - began) / 0.2 + calls
 
 
+@pytest.mark.slow
 def test_who_waits_does_not_pause_while_the_store_works(
     store: SegmentStore, made: Callable[..., ResultWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_store_that_hangs_never_blocks_and_what_is_left_out_is_noted(
     assert writer.put(iterations(300)), "there is room again"
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_gets_the_rows_later(
     store: SegmentStore,
     made: Callable[..., ResultWriter],

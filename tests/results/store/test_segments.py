@@ -83,6 +83,7 @@ def test_foreign_files_are_passed_over(root: str) -> None:
     assert iterations_read(root) == [1]
 
 
+@pytest.mark.slow
 def test_an_interrupted_merge_changes_nothing(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = SegmentStore(root)
     names = written(store, 1, 2, 3)

@@ -54,6 +54,7 @@ def agrees(view: SweepView) -> Picture:
     return picture
 
 
+@pytest.mark.slow
 def test_what_is_new_is_put_behind_what_is_known(store: SegmentStore) -> None:
     view = SweepView(store, "s", buckets=100)
     assert view.picture().trainings.height == 0
@@ -88,6 +89,7 @@ def test_a_long_curve_keeps_its_extremes_and_sums(store: SegmentStore) -> None:
     assert row(view.picture())["elapsed_ms"] == 500
 
 
+@pytest.mark.slow
 def test_a_restart_takes_back_the_end_of_the_curve(store: SegmentStore) -> None:
     view = SweepView(store, "s", buckets=100)
     write_batches(store, [iterations(*range(1, 9))])
@@ -101,6 +103,7 @@ def test_a_restart_takes_back_the_end_of_the_curve(store: SegmentStore) -> None:
     assert row(agrees(view))["iteration"] == 7
 
 
+@pytest.mark.slow
 def test_an_attempt_that_is_taken_back_whole(store: SegmentStore) -> None:
     view = SweepView(store, "s", buckets=100)
     write_batches(store, [iterations(1, 2), iterations(3, 4, source=other("p", attempt=2, job_id="8"))])
@@ -112,6 +115,7 @@ def test_an_attempt_that_is_taken_back_whole(store: SegmentStore) -> None:
     assert picture.repeated["begin"].to_list() == [None, None, 1]
 
 
+@pytest.mark.slow
 def test_what_is_read_again_changes_nothing(store: SegmentStore) -> None:
     view = SweepView(store, "s")
     write_batches(store, [iterations(1, 2, 3)])
@@ -121,6 +125,7 @@ def test_what_is_read_again_changes_nothing(store: SegmentStore) -> None:
     assert view.picture().repeated["repeated"].to_list() == [0]
 
 
+@pytest.mark.slow
 def test_merged_segments_bring_nothing_new(store: SegmentStore) -> None:
     view = SweepView(store, "s")
     for number in (1, 2, 3):
@@ -132,6 +137,7 @@ def test_merged_segments_bring_nothing_new(store: SegmentStore) -> None:
     assert curve(agrees(view))["iteration"].to_list() == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_rebuild_is_read_anew(store: SegmentStore) -> None:
     view = SweepView(store, "s")
     write_batches(store, [iterations(1, 5)])
@@ -140,6 +146,7 @@ def test_a_rebuild_is_read_anew(store: SegmentStore) -> None:
     assert curve(agrees(view))["iteration"].to_list() == [1, 2, 3, 5]
 
 
+@pytest.mark.slow
 def test_validations_that_a_later_attempt_repeats_are_dropped(store: SegmentStore) -> None:
     view = SweepView(store, "s")
 

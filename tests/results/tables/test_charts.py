@@ -32,6 +32,7 @@ def run(n: float, d: float, rate: float | None = None) -> FinishedRun:
     return FinishedRun("p", "b", counts, d, rate, 4e5 if rate else None, value)
 
 
+@pytest.mark.slow
 def test_runs_of_equal_compute_have_their_valleys_and_best_sizes() -> None:
     runs = [
         run(n, c / 6 / n)

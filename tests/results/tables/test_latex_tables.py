@@ -55,6 +55,7 @@ def test_a_table_is_one_environment_with_columns_of_numbers_on_the_right() -> No
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [*range(0x20, 0x7F), *range(0xA0, 0x180)])
 def test_no_character_is_markup(code: int) -> None:
     written = escaped(chr(code) * 2)

@@ -51,6 +51,7 @@ def steps(
     return [record.step for record in records.after("p", stage, after)]
 
 
+@pytest.mark.slow
 def test_the_newest_iteration_is_held_back_until_nothing_more_belongs_to_it(store: SegmentStore) -> None:
     write_batches(store, [iterations(1, 2, 3)])
     assert steps(store, SOON) == []  # its validation may not be written yet
@@ -68,6 +69,7 @@ def test_what_a_rollback_repeats_comes_once(store: SegmentStore) -> None:
     assert steps(store, LATER, after=4) == [5]
 
 
+@pytest.mark.slow
 def test_a_branch_begins_with_its_trunk(store: SegmentStore) -> None:
     write_batches(store, [iterations(*range(1, 9)), iterations(5, 6, 7, source=BRANCH)])
     assert steps(store, LATER, stage="decay", decay="pretrain") == [1, 2, 3, 4, 5, 6]
@@ -136,6 +138,7 @@ JOBS = (
 )
 
 
+@pytest.mark.slow
 def test_an_interrupted_push_is_continued_wherever_it_stopped(
     store: SegmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +162,7 @@ def test_an_interrupted_push_is_continued_wherever_it_stopped(
         }
 
 
+@pytest.mark.slow
 def test_evaluations_are_a_run_of_their_own_once_all_are_known(
     store: SegmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def queue(slurm, *rows):
     slurm.behave("squeue", "cat <<'E'\n{}\nE\nexit 0".format("\n".join(rows)))
 
 
+@pytest.mark.slow
 async def test_one_command_and_one_connection_for_all(slurm, opener):
     queue(slurm, *(f"{number}|RUNNING|1|1|1|1|n1|None|j{number}" for number in range(100)))
     poller = Poller.shared("cluster", opener, interval=0.3)
@@ -120,6 +121,7 @@ async def test_polls_respect_the_minimum_interval_of_the_site(slurm, opener, mon
     assert poller.stats.commands - 1 <= time.monotonic() - began
 
 
+@pytest.mark.slow
 async def test_failed_polls_change_nothing_and_recover(slurm, opener, caplog):
     caplog.set_level(logging.INFO)
     queue(slurm, QUEUE)
@@ -157,6 +159,7 @@ async def test_failed_polls_change_nothing_and_recover(slurm, opener, caplog):
     ]
 
 
+@pytest.mark.slow
 async def test_every_error_is_a_failed_poll(opener, monkeypatch):
     poller = Poller.shared("cluster", opener, interval=0.05)
     monkeypatch.setattr(poller_module, "parse_poll", lambda *_: 1 / 0)
@@ -220,6 +223,7 @@ async def test_an_outage_of_weeks(monkeypatch, error, longest):
     assert slept[-1] == longest
 
 
+@pytest.mark.slow
 async def test_duration_of_an_outage_ignores_clock_changes(opener, monkeypatch):
     opener.transport.fail_with = "no route"
     poller = Poller.shared("cluster", opener, interval=0.05)
@@ -278,6 +282,7 @@ async def test_many_jobs_are_queried_in_several_commands(slurm, opener, monkeypa
         one.close()
 
 
+@pytest.mark.slow
 async def test_several_clusters_at_once(slurm, opener, transport):
     """One that does not answer holds up no other."""
     queue(slurm, QUEUE)
@@ -408,6 +413,7 @@ async def test_update_follows_the_next_attempt(slurm, opener):
         assert (await take(subscription, 30)).queue.job_id == "8"
 
 
+@pytest.mark.slow
 async def test_idle_poller_closes_and_starts_again(slurm, opener, monkeypatch):
     monkeypatch.setattr(poller_module, "LINGER_S", 0.1)
     poller = Poller.shared("cluster", opener, interval=0.05)
@@ -435,6 +441,7 @@ async def test_the_loop_runs_outside_the_watchers_context(opener):
     assert opener.contexts == [None]
 
 
+@pytest.mark.slow
 async def test_cancelled_wait_loses_nothing(slurm, opener, tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"x")

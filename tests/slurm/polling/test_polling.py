@@ -154,6 +154,7 @@ def test_job_by_name_prefers_the_active_one(slurm):
     assert poll(slurm, Watch(key="x", job_name="mine"))["x"].queue.job_id == "8"
 
 
+@pytest.mark.slow
 def test_files(slurm, tmp_path):
     run = tmp_path / "it's; a $(run) é"
     attempt = run / ".jobs" / "train" / "1"
@@ -290,6 +291,7 @@ def test_slow_logs_delay_other_jobs_only_briefly(slurm, tmp_path, monkeypatch):
     assert time.monotonic() - began < 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["trap '' TERM; sleep 30", "trap '' TERM HUP INT; (sleep 30)", "sleep 30"]
 )
@@ -309,6 +311,7 @@ def test_a_command_that_does_not_end_delays_a_poll_only_briefly(slurm, monkeypat
     assert seen["7"].queue.state is JobState.RUNNING
 
 
+@pytest.mark.slow
 def test_a_file_that_blocks_its_readers_spoils_no_verdict(slurm, tmp_path):
     """A lease does what a pipe does that takes the place of a file after its kind was checked."""
     watches = []
@@ -342,6 +345,7 @@ def test_an_unreadable_log_counts_as_missing(slurm, tmp_path):
     assert (seen["a"].log_size, seen["b"].log_chunk) == (None, b"b" * 1000)
 
 
+@pytest.mark.slow
 def test_only_the_requested_checkpoints_are_listed_with_their_files(slurm, tmp_path):
     for name in ("iter_0000008", "iter_0000010", "iter_0000100", "iter_12345678", "iter_release"):
         (tmp_path / name).mkdir()

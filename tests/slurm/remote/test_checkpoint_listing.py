@@ -21,6 +21,7 @@ def save(folder: Path, iteration: int, **files: int) -> None:
     (folder / "latest_checkpointed_iteration.txt").write_text(str(iteration))
 
 
+@pytest.mark.slow
 def test_all_runs_in_one_command(slurm, tmp_path: Path) -> None:
     root = tmp_path / "the runs' root"
     save(root / "s1" / "lr 1" / "checkpoints", 10, a=3, b=5)

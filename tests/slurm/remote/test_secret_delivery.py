@@ -91,6 +91,7 @@ def test_unusual_values_arrive_unchanged(shell, slurm, request_for):
     assert secrets_of(request.attempt) == request.secrets
 
 
+@pytest.mark.slow
 def test_no_other_part_of_a_submission_contains_them(slurm, request_for):
     request = replace(request_for(), secrets={"HF_TOKEN": VALUE})
     assert slurm.submit(request).status == "submitted"
@@ -102,6 +103,7 @@ def test_no_other_part_of_a_submission_contains_them(slurm, request_for):
             assert not any(form in path.read_text(errors="replace") for form in forms), path
 
 
+@pytest.mark.slow
 def test_a_submitted_attempt_gets_no_further_secrets(slurm, request_for):
     request = request_for()
     assert slurm.submit(request).status == "submitted"
@@ -122,6 +124,7 @@ def test_a_refused_submission_leaves_no_secrets(refusal_text, slurm, request_for
     assert secrets_of(request.attempt) == {"HF_TOKEN": "another"}
 
 
+@pytest.mark.slow
 def test_an_unknown_outcome_keeps_them(slurm, request_for):
     slurm.behave("sbatch", "accept \"$@\"; echo 'sbatch: error: Socket timed out' >&2; exit 1")
     request = replace(request_for(), secrets={"HF_TOKEN": VALUE})
@@ -191,6 +194,7 @@ def test_a_withdrawn_attempt_leaves_none(slurm, request_for):
     assert [path.name for path in Path(stage_dir).rglob("secrets")] == []
 
 
+@pytest.mark.slow
 def test_removal_may_be_repeated(slurm, request_for):
     request = replace(request_for(), secrets={"HF_TOKEN": VALUE})
     slurm.submit(request)
@@ -276,6 +280,7 @@ def test_values_that_a_variable_can_hold(value):
     assert checked_value(value) == value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "status", "left"),
     [

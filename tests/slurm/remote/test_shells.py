@@ -77,6 +77,7 @@ def test_whole_conversation(shell, slurm, request_for, tmp_path):
     assert parse_cancel(jobs, run(cancel_script(jobs))).cancelled == ("1001",)
 
 
+@pytest.mark.slow
 def test_login_shell_reads_the_profile_and_survives_its_noise(slurm, request_for, tmp_path):
     bin_dir = slurm.root / "bin"
     (tmp_path / ".bash_profile").write_text(

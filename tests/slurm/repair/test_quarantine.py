@@ -78,6 +78,7 @@ def test_progress_is_kept_and_rollbacks_end() -> None:
     assert isinstance(gone, Quarantine)  # nothing to rename, only the tracker changes
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.integers(0, 9), st.sampled_from(["complete", "incomplete", "unverifiable"])),
     st.none() | st.integers(0, 9),

@@ -44,6 +44,7 @@ def test_ids(text: str, ids: tuple[str, ...]) -> None:
     assert job_ids(text) == ids
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_any_text_gives_an_id(text: str) -> None:
     assert job_ids(text)
@@ -107,6 +108,7 @@ def test_components_of_a_heterogeneous_job_are_one_job(
     assert (whole.job_id, whole.state, whole.exit_code, whole.node_list) == ("7", state, 3, nodes)
 
 
+@pytest.mark.slow
 def test_federation(slurm) -> None:
     record = "201326599|201326599|{0}|{1}:0|1700000000|1700000100|1700000200|100|1|n1|None|a"
     for rows in (("REVOKED", 0), ("FAILED", 1)), (("FAILED", 1), ("REVOKED", 0)):

@@ -81,6 +81,7 @@ def record(task: ArrayTask) -> str:
     return (Path(task.attempt.directory) / "jobid").read_text().strip()
 
 
+@pytest.mark.slow
 def test_one_sbatch_for_all(slurm, request_of, tasks):
     request = request_of()
     outcome = submit(slurm, request)
@@ -98,6 +99,7 @@ def test_one_sbatch_for_all(slurm, request_of, tasks):
         assert Path(task.log_file).read_text() == "a line"
 
 
+@pytest.mark.slow
 def test_repeating_the_call_changes_nothing(slurm, request_of):
     request = request_of()
     submit(slurm, request)
@@ -106,6 +108,7 @@ def test_repeating_the_call_changes_nothing(slurm, request_of):
     assert slurm.calls("sbatch") == ["call"]
 
 
+@pytest.mark.slow
 def test_array_script_becomes_the_script_of_its_task(slurm, request_of, tasks):
     request = request_of()
     submit(slurm, request)
@@ -186,6 +189,7 @@ def test_sbatch_of_unknown_outcome(slurm, request_of, tasks):
     assert slurm.submit(alone(tasks[0])).status == "submitted"
 
 
+@pytest.mark.slow
 def test_accepted_although_sbatch_failed(slurm, request_of):
     slurm.behave("sbatch", "accept \"$@\"; echo 'sbatch: error: Socket timed out' >&2; exit 1")
     request = request_of()
@@ -193,6 +197,7 @@ def test_accepted_although_sbatch_failed(slurm, request_of):
     assert (outcome.submission.status, outcome.submission.job_id) == ("adopted", "1001")
 
 
+@pytest.mark.slow
 def test_tasks_in_accounting_are_one_array(slurm, request_of):
     request = request_of()
     slurm.behave("sbatch", "echo 'sbatch: error: Socket timed out' >&2; exit 1")

@@ -65,6 +65,7 @@ def test_the_job_of_a_withdrawn_attempt_is_cancelled_without_a_recorded_id(slurm
     assert slurm.jobs == ["1002"]
 
 
+@pytest.mark.slow
 def test_a_submission_in_progress_cancels_its_new_job(slurm, request_for):
     slurm.behave("sbatch", 'until [ -e "$FAKE_SLURM/go" ]; do sleep 0.05; done; accept "$@"; echo $id')
     request = request_for()

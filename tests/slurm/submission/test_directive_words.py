@@ -21,6 +21,7 @@ def shell_words(text: str) -> list[str]:
         return text.split()
 
 
+@pytest.mark.slow
 @given(st.text(alphabet=PLAIN + "\"'\\#\r\v\x1c\u00a0\u2028é"))
 def test_are_those_of_a_shell(text: str) -> None:
     assert split_directive(text) == shell_words(text)

@@ -131,6 +131,7 @@ def test_first_to_start_wins_when_the_other_was_recorded_later(job):
     assert job.run("echo ran")[0] == DUPLICATE_EXIT_CODE
 
 
+@pytest.mark.slow
 def test_two_unrecorded_jobs_one_runs(job):
     processes = [job.start("echo ran; sleep 0.5", job_id=str(number)) for number in (7, 8)]
     outputs = [process.communicate(timeout=60) for process in processes]
@@ -147,6 +148,7 @@ def test_a_requeued_job_continues_and_keeps_both_records(job):
     assert json.loads((job.attempt_dir / "exit.0.json").read_text())["exit_code"] == 3
 
 
+@pytest.mark.slow
 def test_job_relaunched_after_its_success_does_not_run_again(job):
     assert job.run("echo first")[:2] == (0, "first\n")
     record = job.exit
@@ -155,6 +157,7 @@ def test_job_relaunched_after_its_success_does_not_run_again(job):
     assert "job 7 has already succeeded" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 64])
 def test_record_of_a_job_that_is_not_run_again_is_restored(job, content):
     job.run("echo first")
@@ -175,6 +178,7 @@ def started_again(job: Job, body: str) -> tuple[subprocess.Popen[str], subproces
     return first, second
 
 
+@pytest.mark.slow
 def test_job_that_slurm_starts_again_while_it_runs_waits_for_its_end(job):
     first, second = started_again(job, 'until [ -e "$am_attempt_dir/go" ]; do sleep 0.1; done')
     (job.attempt_dir / "go").touch()
@@ -188,6 +192,7 @@ def test_job_that_was_started_again_runs_when_its_first_start_is_killed(job):
     assert second.communicate(timeout=60)[0] == "second\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "options"),
     [("exit 4", {}), ("kill -TERM $$", {}), ("true", {"restarts": 1})],
@@ -239,6 +244,7 @@ time.sleep(300)
         assert (job.exit.exit_code, job.exit.signal) == (5, sent)
 
 
+@pytest.mark.slow
 def test_command_without_a_handler_ends_by_the_signal(job):
     job.record()
     process = job.start(
@@ -253,6 +259,7 @@ def test_command_without_a_handler_ends_by_the_signal(job):
     assert (job.exit.exit_code, job.exit.signal) == (143, "TERM")
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_command_begins_ends_the_job(job):
     """Such as a cancellation while modules are loaded."""
     job.record()
@@ -271,6 +278,7 @@ def test_a_signal_before_the_command_begins_ends_the_job(job):
     assert (job.exit.exit_code, job.exit.signal) == (128 + signal.SIGTERM, "TERM")
 
 
+@pytest.mark.slow
 def test_a_signal_that_reaches_the_command_first_is_recorded(job):
     """Slurm signals the processes of a job one after the other."""
     job.record()
@@ -286,6 +294,7 @@ def test_a_signal_that_reaches_the_command_first_is_recorded(job):
     assert (job.exit.exit_code, job.exit.signal) == (128 + signal.SIGTERM, "TERM")
 
 
+@pytest.mark.slow
 def test_missing_attempt_directory(job, tmp_path):
     script = hastened(job_prologue("/proc/nowhere/1")) + "echo ran\n"
     environment = {**os.environ, "SLURM_JOB_ID": "7"}

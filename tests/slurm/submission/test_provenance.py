@@ -109,6 +109,7 @@ def test_it_is_written_once(origins: Origins, tmp_path: Path) -> None:
     assert environment.read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_uncommitted_changes(origins: Origins, tmp_path: Path) -> None:
     (Path(origins.checkouts[0]) / "pretrain_gpt.py").write_text("2")
     assert record(origins, tmp_path)["checkouts"][0]["changed"] is True
@@ -153,6 +154,7 @@ def test_a_container_and_what_is_installed_in_it(in_container: Origins, tmp_path
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.slow
 def test_a_container_that_cannot_be_started(in_container: Origins, tmp_path: Path) -> None:
     (tmp_path / "runtime").write_text("#!/bin/sh\nexit 3\n")
     found = record(in_container, tmp_path)
@@ -161,6 +163,7 @@ def test_a_container_that_cannot_be_started(in_container: Origins, tmp_path: Pat
     assert list((tmp_path / "runs" / ".environments").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_container_whose_runtime_comes_with_a_module(
     in_container: Origins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

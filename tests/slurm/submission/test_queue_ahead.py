@@ -193,6 +193,7 @@ def test_command_needs_its_outputs(before: Before) -> None:
     assert started(before, before.start(training=False))
 
 
+@pytest.mark.slow
 def test_files_may_become_visible_late(before: Before) -> None:
     before.ended(2)
     later = subprocess.Popen(["sh", "-c", 'sleep 1; mkdir "$0"', str(before.output)])
@@ -328,6 +329,7 @@ def queued(slurm, request_for, tmp_path: Path) -> Queued:
     return Queued(slurm, request_for, tmp_path)
 
 
+@pytest.mark.slow
 def test_submission_is_recorded_as_one_ahead(queued: Queued) -> None:
     assert "--dependency=singleton,afterok:7" in queued.slurm.accepted("1001", "argv").splitlines()
     (attempt,) = queued.state()
@@ -374,6 +376,7 @@ def test_a_started_attempt_is_taken_over_without_a_queue_record(queued: Queued) 
     assert queued.taken()
 
 
+@pytest.mark.slow
 def test_without_an_answer_of_squeue_nothing_is_decided(queued: Queued) -> None:
     queued.slurm.behave("squeue", 'echo "Socket timed out" >&2; exit 1')
     with pytest.raises(TransportError, match="Socket timed out"):
@@ -400,6 +403,7 @@ def test_withdrawing_again_after_an_interruption(queued: Queued) -> None:
     assert queued.withdrawn() == ([1], [])
 
 
+@pytest.mark.slow
 def test_a_started_attempt_is_not_withdrawn(queued: Queued) -> None:
     queued.decided("start")
     assert queued.withdrawn() == ([], [1])

@@ -97,6 +97,7 @@ def test_an_unknown_outcome_keeps_its_place_for_the_visibility_window(slurm, lim
     assert slurm.submit(limited("b", limit)).status == "submitted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "status"),
     [

@@ -42,6 +42,7 @@ def age_claims(request, seconds: int) -> None:
         os.utime(claim, (then, then))
 
 
+@pytest.mark.slow
 def test_submits_once_and_records(slurm, request_for):
     request = request_for(log_dir=str(Path(request_for().attempt.stage_dir) / "logs dir"))
     first = slurm.submit(request)
@@ -217,6 +218,7 @@ AMBIGUOUS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", AMBIGUOUS)
 def test_accepted_despite_an_error_message(slurm, request_for, ending):
     slurm.behave("sbatch", f'accept "$@"; {ending}')
@@ -251,6 +253,7 @@ def test_job_that_becomes_visible_late_is_adopted(slurm, request_for):
     assert (outcome.status, outcome.job_id) == ("adopted", "1001")
 
 
+@pytest.mark.slow
 def test_job_that_ended_meanwhile_is_found_in_accounting(slurm, request_for):
     slurm.behave("sbatch", 'accept "$@"; mv "$FAKE_SLURM/jobs/$id" "$FAKE_SLURM/ended"; exit 141')
     slurm.behave("sacct", 'cat "$FAKE_SLURM/ended"')
@@ -297,6 +300,7 @@ def test_a_job_that_started_is_known_from_its_own_mark(slurm, request_for):
     assert (outcome.status, outcome.job_id) == ("adopted", "1001")
 
 
+@pytest.mark.slow
 def test_oldest_of_several_is_kept_and_the_rest_cancelled(slurm, request_for):
     slurm.behave("sbatch", 'accept "$@"; sleep 1.1; accept "$@"; kill -9 $$')
     outcome = slurm.submit(request_for())
@@ -304,6 +308,7 @@ def test_oldest_of_several_is_kept_and_the_rest_cancelled(slurm, request_for):
     assert slurm.calls("scancel") == ["--state=PENDING 1002"]
 
 
+@pytest.mark.slow
 def test_job_of_a_former_sweep_of_the_same_name_is_not_adopted(slurm, request_for):
     now = int(time.time())
     (slurm.root / "jobs" / "7").write_text(
@@ -356,6 +361,7 @@ def test_owner_on_another_login_node_gets_time(slurm, request_for):
     assert slurm.submit(request_for()).status == "submitted"
 
 
+@pytest.mark.slow
 def test_unsigned_claim_is_taken_over_after_a_moment(slurm, request_for):
     request = request_for()
     (attempt_dir(request) / "claim.1").mkdir(parents=True)
@@ -468,6 +474,7 @@ def test_killed_at_any_instant_never_doubles(slurm, request_for, seed):
     assert slurm.jobs == [outcome.job_id]
 
 
+@pytest.mark.slow
 def test_cut_connection_does_not_stop_the_submission(slurm, request_for):
     slurm.behave("sbatch", 'sleep 0.3; accept "$@"; sleep 0.3; echo $id')
     process = slurm.start(submission_script(request_for()))
@@ -503,6 +510,7 @@ def test_file_that_cannot_be_written_whole_is_refused_and_leaves_nothing(slurm, 
     assert slurm.submit(replace(request, claim_token="later")).status == "submitted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["mkdir", "mv"])
 def test_a_killed_command_is_not_reported_as_a_full_disk(slurm, request_for, command):
     victim = slurm.root / "bin" / command
@@ -593,6 +601,7 @@ def test_other_text_around_the_answer():
 DAMAGE = pytest.mark.parametrize("content", [b"", b"\0" * 64, b"garbage \xff {\n", b"\n"])
 
 
+@pytest.mark.slow
 @DAMAGE
 def test_damaged_record_of_the_id(slurm, request_for, content):
     slurm.submit(request_for())

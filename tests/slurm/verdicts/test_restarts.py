@@ -45,6 +45,7 @@ def test_a_roll_over_is_immediate_and_has_no_limit():
     assert step.delay_s == 0
 
 
+@pytest.mark.slow
 def test_a_command_that_ends_at_once_without_its_goal_is_not_repeated_at_once():
     policy = RestartPolicy(backoff_s=30, no_progress=0)
     done = replace(ended(Outcome.ROLLED_OVER), state=JobState.COMPLETED, exit_code=0, elapsed=2.0)

@@ -113,6 +113,7 @@ def test_writing_is_atomic_and_reports_failure(slurm, tmp_path):
         parse_written(CommandResult(-1, "", "killed"))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\n\r"))))
 def test_noise_is_refused_or_ignored(lines):

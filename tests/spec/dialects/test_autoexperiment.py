@@ -153,6 +153,7 @@ class TestScalingStudy:
             sweep = autoexperiment.load(document)
         assert "expansion" not in vars(sweep)
 
+    @pytest.mark.slow
     def test_points(self, scaling: AutoExperimentSweep, cluster: ClusterProfile) -> None:
         assert len(scaling.points) == 90
         assert len({point.name for point in scaling.points}) == 90

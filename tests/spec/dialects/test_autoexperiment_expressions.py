@@ -53,6 +53,7 @@ _ARITHMETIC = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_ARITHMETIC)
 def test_arithmetic_is_pythons(source: str) -> None:
     try:
@@ -65,12 +66,14 @@ def test_arithmetic_is_pythons(source: str) -> None:
         assert repr(found) == repr(expected)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_no_expression_raises_anything_else(source: str) -> None:
     with contextlib.suppress(UnresolvedError, RefusedExpressionError):
         evaluate_expression(f"expr({source})")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

@@ -33,6 +33,7 @@ def test_same_jobs_as_the_tool(case: dict[str, Any]) -> None:
     check(case)
 
 
+@pytest.mark.slow
 def test_same_jobs_of_random_documents() -> None:
     """280 of them, and what SLAMPAI/autoexperiment 3093b6b with OmegaConf 2.4.0 makes of each."""
     for case in _recorded("autoexperiment_random.json"):
@@ -222,6 +223,7 @@ def test_alias_bombs_and_deep_nesting_are_refused_at_once() -> None:
                 expand(text)
 
 
+@pytest.mark.slow
 def test_expansion_is_quick() -> None:
     text = (CONFORMANCE / "scaling_exps.yaml").read_text(encoding="utf-8")
     spent = []

@@ -68,6 +68,7 @@ def test_the_first_of_many_errors_are_shown() -> None:
     assert len(SpecError(found[:MOST_PROBLEMS]).problems) == MOST_PROBLEMS
 
 
+@pytest.mark.slow
 def test_a_spec_with_very_many_wrong_names_gets_no_more_hints() -> None:
     names = [f"name{index}" for index in range(1_000)]
     found = [near_names("nam5", names) for _ in range(MOST_COMPARISONS // len(names) + 2)]

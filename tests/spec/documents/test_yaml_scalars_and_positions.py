@@ -85,6 +85,7 @@ def test_numbers_read_back(number: float) -> None:
     assert isinstance(got, float)
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cn", "Co"))))
 def test_quoted_text_stays_text(text: str) -> None:
     quoted = "'" + text.replace("'", "''") + "'"

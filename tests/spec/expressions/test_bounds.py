@@ -192,11 +192,13 @@ def test_documents(text: str, told: str) -> None:
         load_yaml_text(text, "spec.yaml")
 
 
+@pytest.mark.slow
 def test_an_alias_bomb_is_left_before_it_bursts() -> None:
     with pytest.raises(SpecError, match="aliases repeat more than 300000 values"):
         load_yaml_text(BOMB, "spec.yaml")
 
 
+@pytest.mark.slow
 def test_many_written_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml_document, "MAX_NODES", 20_000)  # a million of them take several seconds
     text = "a: [" + "1, " * 19_998 + "]"
@@ -205,6 +207,7 @@ def test_many_written_values(monkeypatch: pytest.MonkeyPatch) -> None:
         load_yaml_text(text.replace("[", "[1, 1, "), "spec.yaml")
 
 
+@pytest.mark.slow
 def test_deep_values_count_more_than_once() -> None:
     text = "[" * 62 + "1, " * 130_000 + "]" * 62
     with pytest.raises(SpecError, match="more than 1000000 values"):

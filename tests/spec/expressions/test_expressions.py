@@ -49,6 +49,7 @@ def test_values(source: str, value: Any) -> None:
     assert type(got) is type(value)
 
 
+@pytest.mark.slow
 @given(st.recursive(st.integers() | st.text() | st.booleans() | st.none(), st.lists, max_leaves=5))
 def test_one_expression_keeps_value_and_type(value: Any) -> None:
     assert evaluate("{{ x }}", {"x": value}) is value

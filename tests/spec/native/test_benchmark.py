@@ -35,6 +35,7 @@ def jobs_of(text: str, cluster: ClusterProfile) -> list[Job]:
     return list(check_sweep(load_sweep_text(text, "s.yaml"), cluster).jobs)
 
 
+@pytest.mark.slow
 def test_one_training_at_each_point(cluster: ClusterProfile) -> None:
     small, large = jobs_of(SPEC, cluster)
     assert (small.stage, small.kind, small.expect, large.expect) == ("benchmark", "benchmark", None, "oom")
@@ -71,6 +72,7 @@ def test_what_is_refused(old: str, new: str, message: str, cluster: ClusterProfi
     assert message in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("iterations", "warned"), [(10, 1), (11, 0)])
 def test_a_benchmark_of_which_nothing_is_measured(
     iterations: int, warned: int, cluster: ClusterProfile

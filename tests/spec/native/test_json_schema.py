@@ -31,6 +31,7 @@ def test_the_committed_copy_is_current() -> None:
     assert (SPECS / FILE_NAME).read_text() == sweep_spec_schema_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NATIVE, ids=lambda path: path.stem)
 def test_shipped_specs_name_it_and_follow_it(path: Any, validator: Any) -> None:
     assert path.read_text().splitlines()[0] == f"# yaml-language-server: $schema={FILE_NAME}"

@@ -51,6 +51,7 @@ def test_other_names_are_free(name: str) -> None:
     load_sweep_text(changed(("params: {tokenizer", f"params: {{{name}: 2, tokenizer")), "s.yaml")
 
 
+@pytest.mark.slow
 def test_resources_that_a_value_hides() -> None:
     reads = 'wandb_exp_name: "{{ nodes }}"\n  seq_length'
     text = changed(("params: {tokenizer", "params: {nodes: 4, tokenizer"), ("seq_length", reads))

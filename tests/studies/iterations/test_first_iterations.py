@@ -246,6 +246,7 @@ def test_values_are_looked_at_in_each_of_many_command_lines() -> None:
     assert checks.saved > 5
 
 
+@pytest.mark.slow
 def test_features_are_for_each_release() -> None:
     counts = [len(each_feature(release)) for release in RELEASES]
     assert min(counts) > 120

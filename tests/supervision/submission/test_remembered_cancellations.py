@@ -130,6 +130,7 @@ async def test_a_dropped_cancellation_sends_no_command() -> None:
     assert not await carry_out(DUE, Away(), step_s=1)
 
 
+@pytest.mark.slow
 async def test_a_new_owner_waits_until_the_job_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     remember(DUE)
     begun = threading.Event()

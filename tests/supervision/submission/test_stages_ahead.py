@@ -309,6 +309,7 @@ def test_stage_that_has_run_before_is_submitted_when_it_is_due(site: Site) -> No
     assert len(site.slurm.calls("sbatch")) == before + 1
 
 
+@pytest.mark.slow
 def test_checkpoints_of_an_earlier_sweep_are_checked_when_it_is_due(site: Site) -> None:
     tracker = Path(site.jobs["pretrain"].checkpoint_dir) / "latest_checkpointed_iteration.txt"
     tracker.parent.mkdir(parents=True)
@@ -336,6 +337,7 @@ def test_refused_stage_does_not_stop_the_previous_stage(site: Site) -> None:
     assert site.queue == {"prepare": "1001"}
 
 
+@pytest.mark.slow
 def test_unreachable_login_node_does_not_stop_the_previous_stage(site: Site) -> None:
     attempts = site.attempts("prepare")
     attempts.submit(1)

@@ -11,7 +11,6 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.models.dag import DagTag
 from airflow.models.xcom import XComModel
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from live_sweep import RUN, add_run
 from page_users import deny, token
@@ -19,15 +18,15 @@ from stored_training import put, source, train
 
 from airflow_megatron.results.store.segments import SegmentStore
 from airflow_megatron.results.store.tables import ATTEMPTS, EVALUATIONS
-from airflow_megatron.ui.app import sweep_results_app
 from airflow_megatron.ui.live import routes, stored
 from airflow_megatron.ui.live.answers import STATIC, StaticFolder
-from airflow_megatron.ui.live.result_folders import ResultFolders
 from airflow_megatron.ui.live.sweep_runs import stage_state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from fastapi import FastAPI
     from sqlalchemy.orm import Session
 
 pytestmark = pytest.mark.usefixtures("airflow_database")
@@ -36,10 +35,8 @@ PRIVATE = [API + "/chain", f"{API}/chain/curves", f"{API}/chain/failures", f"{AP
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> TestClient:
-    server = FastAPI()
-    server.mount("/megatron", sweep_results_app(ResultFolders(tmp_path / "results")))
-    client = TestClient(server)
+def client(tmp_path: Path, server: Callable[[Path], FastAPI]) -> TestClient:
+    client = TestClient(server(tmp_path / "results"))
     client.headers["Authorization"] = f"Bearer {token('VIEWER')}"
     return client
 
