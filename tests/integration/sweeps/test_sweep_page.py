@@ -159,6 +159,10 @@ def test_a_sweep_is_followed_from_its_first_losses_to_its_fit(
     rate = optimum["estimates"]["lr"]
     assert 0.01 < rate["low"] < rate["value"] < rate["high"] < 0.18
     assert f"{rate['value']:.4g}" in str(page.ask("document.body.innerText"))
+    panels = "document.querySelectorAll('.panels')"
+    for number in range(int(str(page.ask(f"{panels}.length")))):  # each is drawn when it becomes visible
+        page.ask(f"{panels}[{number}].scrollIntoView()")
+        wait(page, f"{panels}[{number}].querySelector('canvas') !== null")
     for dark in (False, True):
         page.set_dark(dark)
         for width in (700, 1600):
