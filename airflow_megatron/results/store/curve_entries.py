@@ -116,12 +116,13 @@ class CurveEntries:
         factors = self._single.join(new, on="_training").select(
             "_training", pl.min_horizontal(opened, pl.col("_second") - opened).clip(1).alias("_factor")
         )
-        factor = pl.col("_factor").fill_null(1)
-        self._entries = _typed(
-            self._entries.join(factors, on="_training", how="left").with_columns(
-                *(pl.col(name) * factor for name in _SUMS)
+        if factors.height:  # else all entries would be joined with nothing for each new line
+            factor = pl.col("_factor").fill_null(1)
+            self._entries = _typed(
+                self._entries.join(factors, on="_training", how="left").with_columns(
+                    *(pl.col(name) * factor for name in _SUMS)
+                )
             )
-        )
         begun = new.filter(pl.col("_before").is_null() & (pl.col("_lines") == 1))
         begun = begun.select("_training", pl.col("_second").alias("_opened"))
         self._single = pl.concat([self._single.join(factors, on="_training", how="anti"), begun])
