@@ -53,7 +53,8 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
     """Return an encoder that also encodes sections of the schema, each once, because jobs of a stage share
     sections.
     """
-    written: dict[int, tuple[BaseModel, dict[str, Any]]] = {}
+    of_section = msgspec.json.Encoder(order=order)
+    written: dict[int, tuple[BaseModel, msgspec.Raw]] = {}
 
     def plain(value: object) -> object:
         if not isinstance(value, BaseModel):
@@ -61,7 +62,8 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
         known = written.get(id(value))
         if known is None:
             # keep the section, so that no other object gets its id
-            known = written[id(value)] = value, value.model_dump(exclude_none=True, exclude_defaults=True)
+            section = value.model_dump(exclude_none=True, exclude_defaults=True)
+            known = written[id(value)] = value, msgspec.Raw(of_section.encode(section))
         return known[1]
 
     return msgspec.json.Encoder(enc_hook=plain, order=order)
@@ -199,10 +201,11 @@ class Plan:
     def _row(self, job: Job) -> dict[str, Any]:
         row = plan_row(job)
         row["array"] = job.array
-        for name, condition in (("start", job.start), ("cancel", job.cancel), ("finish", job.finish)):
-            row[name] = str(condition) if condition else None
-        if job.name in self.estimates.jobs:
-            row["estimate"] = self.estimates.jobs[job.name].to_json()
+        row["start"] = str(job.start) if job.start else None
+        row["cancel"] = str(job.cancel) if job.cancel else None
+        row["finish"] = str(job.finish) if job.finish else None
+        if (estimate := self.estimates.jobs.get(job.name)) is not None:
+            row["estimate"] = estimate.to_json()
         elif job.name in self.estimates.missing:
             row["no_estimate"] = self.estimates.missing[job.name]
         return row

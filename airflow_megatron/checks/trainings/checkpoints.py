@@ -109,7 +109,7 @@ def checkpoint_findings(jobs: Iterable[Job], trainings: Mapping[str, TrainingArg
     :param trainings: the arguments of its training jobs by run directory
     """
     saved = {run_dir: SavedCheckpoints.of(arguments) for run_dir, arguments in trainings.items()}
-    for job in jobs:
+    for job in jobs if saved else ():
         for run_dir, iteration, keys in _needed(job):
             source = saved.get(run_dir)
             obstacle = source.obstacle(iteration) if source else None

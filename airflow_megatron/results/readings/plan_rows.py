@@ -47,14 +47,15 @@ def _on_its_cluster(job: Job, shared: Container[str]) -> dict[str, Any]:
 
 def plan_row(job: Job) -> dict[str, Any]:
     """Return a job as the plan and the result tables show it."""
+    params = job.params
     return {
         "name": job.name,
         "point": job.point,
         "stage": job.stage,
         "kind": job.kind,
         "branch": job.branch,
-        "params": dict(job.params),
-        "sweep_params": {name: job.params[name] for name in job.swept if name in job.params},
+        "params": dict(params),
+        "sweep_params": {name: params[name] for name in job.swept if name in params},
         "depends_on": [dependency.to_plan() for dependency in job.depends_on],
         "run_dir": job.run_dir,
         "command": list(job.command),

@@ -452,8 +452,10 @@ def head_length(lines: Sequence[str]) -> int:
     Source: ``_opt_batch_script`` (``src/sbatch/opt.c``, Slurm 22.05), which skips blank lines and lines whose first
     non-blank character is ``#``; blanks are those of C's ``isspace``.
     """
-    commands = (number for number, line in enumerate(lines) if line.lstrip(_BLANKS)[:1] not in ("", "#"))
-    return next(commands, len(lines))
+    for number, line in enumerate(lines):
+        if line[:1] != "#" and line.lstrip(_BLANKS)[:1] not in ("", "#"):
+            return number
+    return len(lines)
 
 
 def head_directives(script: str) -> list[str]:

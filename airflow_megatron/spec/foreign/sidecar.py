@@ -8,6 +8,7 @@ a spec and is never loaded as one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -89,7 +90,7 @@ class Sidecar:
     section: SidecarSection
     document: YamlDocument
 
-    @property
+    @functools.cached_property
     def given(self) -> dict[str, Any]:
         """The keys that it sets, with their values."""
         values = {name: getattr(self.section, name) for name in self.section.model_fields_set}

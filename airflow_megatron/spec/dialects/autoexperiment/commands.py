@@ -6,6 +6,7 @@ the rendered script itself, with the options that stand before the script.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 import shlex
@@ -33,6 +34,7 @@ class SubmitCommand:
     names_script: bool = True
 
 
+@functools.lru_cache(maxsize=4096)  # the checks and the job ask for the same command
 def submit_command(cmd: str, script: str) -> SubmitCommand:
     """Return what a job's ``cmd`` asks for.
 
