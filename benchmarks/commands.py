@@ -45,6 +45,16 @@ stages:
   train: {{kind: train}}
 """
 TEMPLATE = "#!/bin/bash\n#SBATCH --job-name={name}\necho {LR} {TRAIN_ITERS}\n"
+ONE_JOB = """\
+cmd: "sbatch {{sbatch_script}}"
+sbatch_script: "{directory}/{{name}}.sbatch"
+output_file: "{directory}/{{name}}.out"
+template: {directory}/job.sbatch
+termination_str: done
+name: one
+LR: 1
+TRAIN_ITERS: 1
+"""
 OELLM_SWEEP = (
     "++sweep.type=product",
     "++sweep.groups=[{params:{backend.megatron.lr:[%s]}}]",
@@ -110,6 +120,8 @@ def scaling_study(directory: Path) -> Path:
 
 def of_ours(directory: Path) -> list[Row]:
     spec = scaling_study(directory / "ours")
+    one_job = directory / "ours" / "one_job.yaml"
+    one_job.write_text(ONE_JOB.format(directory=one_job.parent), encoding="utf-8")
     program = [sys.executable, "-m", "airflow_megatron.cli.app"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "AIRFLOW_MEGATRON_LOCAL": str(directory)}
     rows = [
@@ -117,6 +129,11 @@ def of_ours(directory: Path) -> list[Row]:
         timed("lint, 4 points", [*program, "lint", "quickstart"], env=environment),
         timed(
             "lint --build-dags, 4 points", [*program, "lint", "quickstart", "--build-dags"], env=environment
+        ),
+        timed(
+            "plan --format json, AutoExperiment's file with one job",
+            [*program, "plan", str(one_job), "--format", "json"],
+            env=environment,
         ),
         timed(
             "plan --format json, 1,080 jobs",
@@ -179,7 +196,7 @@ def main() -> int:
                 except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
                     print(f"left out: {error}")
     for row in rows:
-        print(f"{row.what:42} {row.seconds:8.2f} s {row.processor:8.2f} s CPU {row.memory:8.0f} MiB")
+        print(f"{row.what:54} {row.seconds:8.2f} s {row.processor:8.2f} s CPU {row.memory:8.0f} MiB")
     return 0
 
 

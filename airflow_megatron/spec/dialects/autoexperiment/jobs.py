@@ -162,7 +162,7 @@ def script_job(
         trainer=TRAINER,
         release=RELEASE,
         branch=None,
-        params=dict(params),
+        params=params,
         explicit_arguments=(),
         variables=tuple(params),
         swept=tuple(key for key in swept if key in params),
