@@ -11,12 +11,19 @@ import yaml
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.dialects.oellm.dialect import Choices, OellmSweep
+from airflow_megatron.spec.dialects.oellm.jobs import OPENEUROLLM
 from airflow_megatron.spec.dialects.oellm.native import native_spec
 from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_file, plain_scalar
+from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
+from airflow_megatron.spec.foreign.megatron_metadata import PLACE, fork_arguments
+from airflow_megatron.spec.model.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from airflow_megatron.spec.foreign.megatron_metadata import ForkArguments
 
 _DEFAULTS_OF_ARGUMENTS = "backend/megatron/base_defaults.yaml"
 
@@ -60,6 +67,7 @@ def import_oellm(
         compose=compose,
         environment=environment,
         timestring=datetime.datetime.now(datetime.UTC).strftime("%Y%m%d_%H%M%S"),
+        fork=_fork(directory),
     )
     spec = native_spec(sweep, _argument_defaults(directory))
     notes = [f"# Imported from {config_name} of an oellm-autoexp configuration."]
@@ -115,6 +123,19 @@ def _plain(node: Any) -> Any:
     if isinstance(node, list):
         return [_plain(value) for value in node]
     return node
+
+
+def _fork(directory: Path) -> ForkArguments:
+    """Return the arguments of the Megatron of the checkout around the ``config/`` folder."""
+    file = directory.parent / PLACE
+    if not file.is_file():
+        return OPENEUROLLM
+    try:
+        text = read_spec_file(file)
+    except (OSError, NamedFileError) as error:
+        raise SpecError(Problem(str(file), 0, 0, f"cannot be read: {error}")) from error
+    trainer = TRAINERS.objects[TRAINER]
+    return fork_arguments(text, str(file), lambda argument: trainer.has_argument(argument, RELEASE))
 
 
 def _argument_defaults(directory: Path) -> dict[str, Any]:

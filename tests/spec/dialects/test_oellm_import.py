@@ -12,6 +12,7 @@ from airflow_megatron.spec.dialects.oellm.dialect import OellmSweep
 from airflow_megatron.spec.dialects.oellm.native import native_spec
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.yaml_document import load_yaml_text
+from airflow_megatron.spec.foreign.megatron_metadata import PLACE
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.native.sweep import NativeSweep
@@ -99,6 +100,53 @@ def config_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def cluster() -> ClusterProfile:
     return load_cluster("local").model_copy(update={"run_root": "/runs"})
+
+
+METADATA = """\
+MEGATRON_ARG_METADATA = {{
+{metadata}
+    "router_spec": Metadata(arg_type=str, default=None, choices=None, nargs=None, element_type=None),
+}}
+MEGATRON_ACTION_SPECS = {{
+{actions}
+    "router_spec": Spec(option_strings=("--router",), action_type="store", nargs=None, const=None, default=None),
+}}
+"""
+
+
+@pytest.mark.slow
+def test_arguments_of_the_checkouts_fork(tmp_path: Path, cluster: ClusterProfile) -> None:
+    pytest.importorskip("hydra")
+    for name, text in FILES.items():
+        file = tmp_path / "config" / name
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(text)
+    known = (
+        *("num_layers", "lr", "micro_batch_size", "global_batch_size", "norm_epsilon", "split", "data_path"),
+        *("save", "wandb_save_dir", "train_iters", "load", "wd_mult"),
+    )
+    actions = (
+        f'    "{name}": Spec(option_strings=("--{name.replace("_", "-")}",), action_type="store", default=None),'
+        for name in known
+    )
+    metadata = (f'    "{name}": Metadata(arg_type=float, default=None),' for name in known)
+    list_of_arguments = tmp_path / PLACE
+    list_of_arguments.parent.mkdir(parents=True)
+    list_of_arguments.write_text(METADATA.format(metadata="\n".join(metadata), actions="\n".join(actions)))
+    given = ("wd_mult=0.5", "router_spec=cosine", "wd_mutl=1")
+    overrides = [f"++backend.megatron.{words}" for words in given]
+    text = import_oellm(tmp_path / "config", "study", overrides, environment={})
+    assert "wd_mutl: oellm-autoexp does not pass it" in text
+    assert "did you mean 'wd_mult'?" in text
+    sweep = load_sweep_text(text, "study.yaml")
+    for job in plan_sweep(sweep, cluster).jobs:
+        if job.kind == "train":
+            assert job.command[job.command.index("--wd-mult") + 1] == "0.5"
+            assert job.command[job.command.index("--router") + 1] == "cosine"
+            assert "wd_mutl" not in job.params
+    list_of_arguments.write_text("def")
+    with pytest.raises(SpecError, match=r"cli_metadata.py:1:\d+: is not Python"):
+        import_oellm(tmp_path / "config", "study", environment={})
 
 
 def test_missing_hydra_is_reported(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from oellm_harness import text_of, warnings_of
 
+from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -36,6 +37,10 @@ def condition(fields: str, word: str = "start_condition") -> dict[str, str]:
 
 
 REFUSED = {
+    "an open quote": (
+        {"megatron": 'wandb_project: "it\'s"'},
+        'backend.megatron.wandb_project is "it\'s"',
+    ),
     "a list as a variable": ({"slurm": "env: {A: [1, 2]}"}, "slurm.env.A is [1, 2], not a text or a number"),
     "keys as a variable": ({"backend": "env: {A: {B: 1}}"}, "backend.env.A is {'B': 1}, not a text"),
     "variables as a list": ({"slurm": "env: [A=1]"}, "slurm.env is ['A=1'], not variables"),
@@ -466,3 +471,49 @@ def test_the_group_of_a_progress_event_is_named() -> None:
 
 def test_a_chain_of_none_is_no_chain() -> None:
     assert job_of(job="chain_repeat: 0").restart.chain == 1
+
+
+AFTER_THE_SHELL = {
+    "escaped signs": (r'"Et\\*9\\|t\\*8\\|t\\*7L"', "Et*9|t*8|t*7L"),
+    "quotes around signs": ("\"'E|t*2|L'\"", "E|t*2|L"),
+    "an escaped quote": (r'"{\\\"a\\\":1}"', '{"a":1}'),
+    "signs that nothing escapes": ("'E|t*2|L'", "E|t*2|L"),
+}
+
+
+@pytest.mark.parametrize("case", AFTER_THE_SHELL)
+def test_an_argument_is_what_the_shell_of_upstreams_script_passes(case: str) -> None:
+    written, passed = AFTER_THE_SHELL[case]
+    job = job_of(megatron=f"pipeline_model_parallel_layout: {written}")
+    assert job.params["pipeline_model_parallel_layout"] == passed
+
+
+def test_the_words_of_a_list_are_those_of_the_shell() -> None:
+    job = job_of(megatron=r'data_path: ["0.5", "\"/a b\"", "\"0.5\" /c\\ d"]')
+    assert job.params["data_path"] == ["0.5", "/a b", "0.5", "/c d"]
+
+
+def test_a_training_that_only_validates_saves_nothing() -> None:
+    sweep = load_sweep_text(text_of(megatron="skip_train: true\n    load: /other/checkpoints"), "study.yaml")
+    words = plan_sweep(sweep, load_cluster("local")).jobs[0].command
+    assert "--skip-train" in words
+    assert "--save" not in words
+
+
+SPARE_NODES = {
+    "the numbers are equal": ("1:1", "torchrun x", 1),
+    "torchrun trains on all that there are": ("1:2", "torchrun x", 0),
+    "ft_launcher keeps the others in reserve": ("1:2", "ft_launcher x", 1),
+    "all nodes": ("2:2", "ft_launcher x", 0),
+    "more than there are": ("3:4", "ft_launcher x", 0),
+    "one number": ("2", "torchrun x", 0),
+    "none": ("0:0", "torchrun x", 0),
+}
+
+
+@pytest.mark.parametrize("case", SPARE_NODES)
+def test_nodes_that_upstream_keeps_in_reserve_are_named(case: str) -> None:
+    numbers, launcher, spare = SPARE_NODES[case]
+    lines = {"backend": f"dist_cmd: {launcher}\n  torchrun_args: {{nnodes: '{numbers}'}}"}
+    warned = [message for message in warnings_of(**lines) if "in reserve" in message]
+    assert len(warned) == spare

@@ -17,6 +17,7 @@ import msgspec
 
 from airflow_megatron.spec.dialects.oellm.errors import FilePlaces, JobError, SiblingError
 from airflow_megatron.spec.dialects.oellm.jobs import (
+    OPENEUROLLM,
     Place,
     build_job,
     neighbour,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.dialects.oellm.conditions import Neighbour
     from airflow_megatron.spec.dialects.oellm.siblings import Family
     from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
+    from airflow_megatron.spec.foreign.megatron_metadata import ForkArguments
     from airflow_megatron.spec.foreign.sidecar import Sidecar
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
@@ -108,6 +110,7 @@ class OellmSweep(ForeignSweep):
     :param timestring: the answer of ``oc.timestring``, which is refused without one
     :param sidecar: the sidecar of the file
     :param reading_warnings: what was odd when the file was read
+    :param fork: the arguments of the Megatron that it runs
     """
 
     def __init__(
@@ -121,8 +124,10 @@ class OellmSweep(ForeignSweep):
         timestring: str | None = None,
         sidecar: Sidecar = NO_SIDECAR,
         reading_warnings: Sequence[Problem] = (),
+        fork: ForkArguments = OPENEUROLLM,
     ) -> None:
         self._root = root
+        self.fork = fork
         self.sidecar = sidecar
         self._compose = compose
         self._composed: dict[Choices, dict[str, Any]] = {}
@@ -348,7 +353,7 @@ class OellmSweep(ForeignSweep):
                 continue
             place = places[member.index]
             configuration = self.configuration(member, places, configurations)
-            job, warnings = build_job(configuration, place, made, slurm)
+            job, warnings = build_job(configuration, place, made, slurm, self.fork)
             made.append((job, neighbour(job, configuration)))
             yield Built(
                 member, instance, False, configuration, self._in_array(job, instance), tuple(warnings)
@@ -361,7 +366,7 @@ class OellmSweep(ForeignSweep):
                 changed = self._step_configuration(
                     member, step_values(step, steps, configuration, place.run_dir), own_place, configuration
                 )
-                step_job, _ = build_job(changed, own_place, made, slurm)
+                step_job, _ = build_job(changed, own_place, made, slurm, self.fork)
                 every = interval_of(step, configuration)
                 if every:
                     step_job = each_converted(step_job, job, every)

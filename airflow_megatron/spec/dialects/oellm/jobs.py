@@ -8,8 +8,9 @@ checkpoints and logs, the launcher, the container, variables of the distributed 
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.dialects.oellm.conditions import Neighbour, Translator
 from airflow_megatron.spec.dialects.oellm.containers import container_of
@@ -21,6 +22,7 @@ from airflow_megatron.spec.dialects.oellm.slurm import RESOURCES, slurm_section
 from airflow_megatron.spec.dialects.oellm.sources import external_source, iteration_of_source
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
+from airflow_megatron.spec.foreign.megatron_metadata import ForkArgument, ForkArguments
 from airflow_megatron.spec.layout.run_layout import log_pattern_of, stage_dir_of
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.model.jobs import Dependency, Job
@@ -44,13 +46,16 @@ KINDS: Mapping[str, StageKindName] = {
 _MANAGED_ARGUMENTS = frozenset(
     {"aux", "save", "load", "tensorboard_dir", "ckpt_step", "exit_signal_handler", "class_name"}
 )
-FORK_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "final_logit_softcapping": {"type": "float"},
-    "output_z_loss_coeff": {"type": "float"},
-    "save_extra_steps": {"type": "int", "nargs": "*"},
-}
-"""Arguments of OpenEuroLLM's fork of Megatron-LM that no release has, as its parser declares them."""
+OPENEUROLLM: Final = ForkArguments(
+    {
+        "final_logit_softcapping": ForkArgument("final_logit_softcapping", {"type": "float"}),
+        "output_z_loss_coeff": ForkArgument("output_z_loss_coeff", {"type": "float"}),
+        "save_extra_steps": ForkArgument("save_extra_steps", {"type": "int", "nargs": "*"}),
+    }
+)
+"""Arguments of OpenEuroLLM's fork of Megatron-LM that no release has, for a file without its checkout."""
 _CONVERSION = ("ckpt_convert_format", "ckpt_convert_save")
+_QUOTING = re.compile(r"[\\'\"]")
 _ITERATION = re.compile(r"iter_0*([1-9][0-9]*)")
 
 
@@ -135,6 +140,7 @@ def build_job(
     place: Place,
     made: Sequence[tuple[Job, Neighbour]],
     defaults: SlurmSection | None = None,
+    fork: ForkArguments = OPENEUROLLM,
 ) -> tuple[Job, list[str]]:
     """Return the job of one point and warnings about ignored keys.
 
@@ -142,6 +148,7 @@ def build_job(
     :param place: its place
     :param defaults: resources of the cluster profile
     :param made: the jobs of its family made before it
+    :param fork: the arguments of the Megatron that it runs
     :raises JobError: if it cannot be expressed
     :raises ConfigurationError: if a value cannot be resolved
     """
@@ -151,11 +158,11 @@ def build_job(
     source = external_source(configuration, kind, place.run_dir, [job for job, _ in made], parent, passed)
     slurm = slurm_section(configuration, kind, defaults, passed)
     resources = {key: getattr(slurm, key) or 1 for key in RESOURCES}
-    arguments = _arguments(configuration, passed) if kind == "train" else {}
+    arguments = _arguments(configuration, passed, fork) if kind == "train" else {}
     passed.extend(passed_over_steps(configuration, kind))
     if source is not None:
         arguments.pop("finetune", None)  # of the first attempt alone
-    of_fork = [name for name in FORK_ARGUMENTS if name in arguments]
+    of_fork = {name: argument for name, argument in fork.added.items() if name in arguments}
     if of_fork:
         passed.append(
             f"{', '.join(of_fork)}: only OpenEuroLLM's fork of Megatron-LM takes it; "
@@ -182,7 +189,7 @@ def build_job(
     elif kind == "train":
         iteration = None
     waits, dependency = _dependency(start, parent)
-    swept = _swept_values(configuration, place.swept, arguments)
+    swept = _swept_values(configuration, place.swept, arguments, fork)
     variables = {**resources, **swept, **_kind_values(configuration, kind, passed)}
     job = Job(
         name=".".join((place.sweep, place.point, place.stage)),
@@ -211,7 +218,7 @@ def build_job(
         finish=finish,
         events=(*events, *_inactivity(configuration)),
         restart=_restart(configuration, kind, translator, passed),
-        extra_arguments={name: FORK_ARGUMENTS[name] for name in of_fork},
+        extra_arguments={argument.flag: argument.declaration for argument in of_fork.values()},
         container=container_of(configuration, passed),
     )
     return job, translator.warnings
@@ -309,7 +316,7 @@ def _condition(translator: Translator, configuration: Configuration, word: str) 
     return None
 
 
-def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, Any]:
+def _arguments(configuration: Configuration, warnings: list[str], fork: ForkArguments) -> dict[str, Any]:
     section = configuration.section("backend.megatron")
     if not isinstance(section, dict):
         raise JobError("backend.megatron takes keys with values", "backend.megatron")
@@ -327,17 +334,54 @@ def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, A
             "backend.megatron.exit_signal_handler: false: a job that is stopped saves first; it is always set here"
         )
     arguments = {
-        key: _as_flag(value)
+        key: _as_flag(_after_shell(value, f"backend.megatron.{key}"))
         for key, value in section.items()
         if key not in _MANAGED_ARGUMENTS and value is not None and value != [] and not isinstance(value, dict)
     }
+    for key in [key for key in arguments if not _is_passed(key, fork)]:
+        near = did_you_mean(key, fork.passed or (), limit=1, alike=0.75)
+        warnings.append(
+            f"backend.megatron.{key}: oellm-autoexp does not pass it, because the Megatron of its checkout has no such "
+            f"argument{f'; {near}' if near else ''}"
+        )
+        del arguments[key]
+    for key, argument in fork.added.items():
+        if key in arguments and arguments[key] == argument.default:
+            del arguments[key]
     if not section.get("save") and arguments.get("save_interval") is None:
         arguments["save_interval"] = 0  # upstream's command line has no --save either
+    if arguments.get("skip_train") is True:
+        arguments["save_interval"] = 0  # Megatron then saves nothing, and the job ends after its evaluation
     for key in ("train_iters", "train_samples", "save_interval", "lr_decay_iters", "lr_warmup_iters"):
         number = whole(arguments.get(key))
         if number is not None:
             arguments[key] = number
     return arguments
+
+
+def _is_passed(name: str, fork: ForkArguments) -> bool:
+    return fork.passed is None or name in fork.passed
+
+
+def _after_shell(value: Any, key: str) -> Any:
+    """Return what the shell of upstream's script makes of a value, which is in the command without quotes.
+
+    :raises JobError: if a quote is open
+    """
+    if isinstance(value, list):
+        made = [_after_shell(item, key) for item in value]
+        return [word for item in made for word in (item if isinstance(item, list) else [item])]
+    if not isinstance(value, str) or not _QUOTING.search(value):
+        return value
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise JobError(
+            f"{key} is {value!r}, and the shell of the job would find no end of it: {str(error).lower()}",
+            key,
+            "escape a quote that is meant: \\\\'",
+        ) from error
+    return words[0] if len(words) == 1 else words
 
 
 def _as_flag(value: Any) -> Any:
@@ -405,13 +449,15 @@ def _argument_name(key: str) -> str:
 
 
 def _swept_values(
-    configuration: Configuration, swept: Sequence[str], arguments: Mapping[str, Any]
+    configuration: Configuration, swept: Sequence[str], arguments: Mapping[str, Any], fork: ForkArguments
 ) -> dict[str, Any]:
     """Return the swept values that are not Megatron arguments, by the last part of their key."""
     values: dict[str, Any] = {}
     for key in swept:
         name = key.rpartition(".")[2]
         if _argument_name(key) in arguments or name in arguments or key.startswith(("job.", "container.")):
+            continue
+        if _argument_name(key) == name and not _is_passed(name, fork):
             continue
         value = configuration.get(key)
         if isinstance(value, bool | int | float | str):

@@ -17,7 +17,7 @@ from airflow_megatron.spec.model.resources import JobResources
 from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from airflow_megatron.spec.foreign.interpolation.configuration import Configuration
     from airflow_megatron.spec.model.schema import SlurmSection, StageKindName
@@ -46,6 +46,7 @@ MANAGED: Final = {
 _TEXT: Final = ("mem", "partition", "account", "qos", "constraint", "reservation", "exclude")
 _GRES: Final = re.compile(r"gpu(?::\w*[A-Za-z]\w*)?:([0-9]+)")
 _GPUS: Final = re.compile(r"(?:\w*[A-Za-z]\w*:)?([0-9]+)")
+_NODE_RANGE: Final = re.compile(r"([0-9]{1,6}):([0-9]{1,6})")
 _SIGNAL: Final = re.compile(r"(?:B:)?(?:SIG)?TERM@([0-9]+)\Z")
 _OF_TRAININGS: Final = "a training has one process for each GPU"
 _OF_PLUGINS: Final = ("container_", "no_container_")  # of pyxis
@@ -93,6 +94,7 @@ def slurm_section(
     _count_gpus(data, sbatch, warnings)
     if kind == "train":
         _share_cores(data, sbatch, warnings)
+        warnings.extend(_spare_nodes(data.get("nodes") or 1, configuration))
     else:
         for key, usual in (("ntasks_per_node", 1), ("ntasks", data.get("nodes") or 1)):
             _tasks(sbatch, key, (usual,), warnings, "the job has one task on each node")
@@ -114,6 +116,26 @@ def slurm_section(
     if options:
         data["options"] = options
     return JobResources.model_validate({**given, **data})
+
+
+def _spare_nodes(nodes: int, configuration: Configuration) -> Iterator[str]:
+    """Yield a warning about nodes that upstream's launcher keeps in reserve, because all nodes of a job train here.
+
+    ``nnodes`` is the least and the greatest number of nodes that train. torchrun uses as many as there are; ft_launcher
+    uses the least, and replaces one that fails.
+    """
+    key = "backend.torchrun_args.nnodes"
+    numbers = _NODE_RANGE.fullmatch(str(configuration.get(key) or ""))
+    if numbers is None:
+        return
+    launcher = str(configuration.raw("backend.dist_cmd") or "").strip()
+    active = int(numbers[1] if launcher.startswith("ft_launcher") else numbers[2])
+    if 0 < active < nodes:
+        yield (
+            f"{key}: {numbers[0]}: upstream trains on {counted(active, 'node')} and keeps {nodes - active} in reserve; "
+            f"here all {nodes} train. Write slurm.sbatch.nodes: {active}: when a node fails, the job is started again "
+            "on others"
+        )
 
 
 def _ask_for_gpus_of_nodes(sbatch: dict[str, Any]) -> None:
