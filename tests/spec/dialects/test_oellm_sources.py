@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from oellm_harness import text_of
 
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.spec.trust.permitted_variables import SETTING
 
 TRAIN = """\
 job: {{name: "m_${{backend.megatron.seed}}"}}
@@ -117,6 +120,39 @@ def test_mistakes(text: str, message: str, cluster: ClusterProfile) -> None:
     with pytest.raises(SpecError) as error:
         check_sweep(load_sweep_text(text, "study.yaml"), cluster)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (train("load: old/checkpoints"), "/project/old/checkpoints"),
+        (train("load: ./old/../new"), "/project/new"),
+        (CONVERT.format(path="old/checkpoints/iter_0000700"), "/project/old/checkpoints"),
+        (EVALUATE.format(path="./hf"), "/project/hf"),
+    ],
+)
+def test_a_relative_path_begins_where_upstream_is_started(
+    text: str, place: str, cluster: ClusterProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROJECT_DIR", "/project")
+    monkeypatch.setenv(SETTING, "PROJECT_DIR")
+    sweep = load_sweep_text(text, "study.yaml")
+    for job in check_sweep(sweep, cluster).jobs:
+        assert job.source is not None
+        assert job.source.path == place
+    assert any("a relative path begins at PROJECT_DIR" in problem.message for problem in sweep.warnings())
+    monkeypatch.setenv("PROJECT_DIR", ".")
+    with pytest.raises(SpecError, match=r"is not absolute.*set PROJECT_DIR"):
+        check_sweep(load_sweep_text(text, "study.yaml"), cluster)
+
+
+def test_a_relative_path_of_a_condition_begins_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROJECT_DIR", "/project")
+    monkeypatch.setenv(SETTING, "PROJECT_DIR")
+    condition = "{class_name: FileExistsCondition, path: data/ready}"
+    sweep = load_sweep_text(text_of(job=f"start_condition: {condition}"), "study.yaml")
+    (job, *_) = sweep.jobs(sweep.points[0], load_cluster("local"))
+    assert job.start == Condition("file", path="/project/data/ready")
 
 
 def test_a_conversion_alone(cluster: ClusterProfile) -> None:

@@ -95,6 +95,10 @@ class Neighbour:
     last_iteration: int | None = None
 
 
+def _unchanged(path: str, _key: str) -> str:
+    return path
+
+
 @dataclass
 class Translator:
     """Translates the conditions and events of one job.
@@ -104,6 +108,7 @@ class Translator:
     :param iteration: checkpoint that the job starts from or works on, where that is known
     :param warnings: warnings about ignored keys
     :param variables: the values of ``{name}`` in paths, commands and messages
+    :param absolute: makes a relative path absolute where that is possible; its second argument names it in messages
     :param attempts: each event that restarts the job, with its largest number of attempts; None for no limit
     :param quarantine: largest number of damaged checkpoints that are renamed; None if no event says so
     """
@@ -113,6 +118,7 @@ class Translator:
     iteration: int | None = None
     warnings: list[str] = field(default_factory=list)
     variables: Mapping[str, Any] = field(default_factory=dict)
+    absolute: Callable[[str, str], str] = _unchanged
     attempts: list[tuple[str, int | None]] = field(default_factory=list)
     quarantine: int | None = None
 
@@ -264,9 +270,11 @@ class Translator:
     def _path(self, data: Mapping[str, Any], key: str) -> str:
         path = self._filled(_text(data, key, data["class_name"]), data["class_name"])
         if not path.startswith("/"):
+            path = self.absolute(path, f"{data['class_name']}: {key}")
+        if not path.startswith("/"):
             self.warnings.append(
                 f"{data['class_name']}: {key} {path!r} is not absolute, and oellm-autoexp's own directory, where "
-                "it would begin, is none here; write its whole path on the cluster"
+                "it would begin, is none here; set PROJECT_DIR, or write its whole path on the cluster"
             )
         return path
 

@@ -41,7 +41,7 @@ from airflow_megatron.spec.dialects.oellm.siblings import (
     Siblings,
     stage_of,
 )
-from airflow_megatron.spec.dialects.oellm.sources import mistaken_source
+from airflow_megatron.spec.dialects.oellm.sources import below_project, mistaken_source
 from airflow_megatron.spec.dialects.oellm.sweep import Expansion, SweepPoint, expand
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
@@ -511,8 +511,9 @@ class OellmSweep(ForeignSweep):
             with suppress(ConfigurationError, JobError, SiblingError):
                 for section in ("job", "project"):
                     directory = configuration.get(f"{section}.base_output_dir")
-                    if isinstance(directory, str) and directory.startswith("/"):
-                        found.setdefault(str(PurePosixPath(directory)), point)
+                    if isinstance(directory, str) and directory:
+                        place = below_project(directory, self._context.environment.get("PROJECT_DIR"))
+                        found.setdefault(str(PurePosixPath(place)), point)
         return found
 
     def _is_array(self, made: Built) -> bool:

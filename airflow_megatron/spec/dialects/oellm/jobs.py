@@ -19,7 +19,7 @@ from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.dialects.oellm.fields import FieldError, placed
 from airflow_megatron.spec.dialects.oellm.postprocess import passed_over_steps, steps_of
 from airflow_megatron.spec.dialects.oellm.slurm import RESOURCES, slurm_section
-from airflow_megatron.spec.dialects.oellm.sources import external_source, iteration_of_source
+from airflow_megatron.spec.dialects.oellm.sources import external_source, iteration_of_source, on_cluster
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.foreign.megatron_metadata import ForkArgument, ForkArguments
@@ -171,7 +171,8 @@ def build_job(
     iteration = _iteration(configuration, kind, parent)
     own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log_pattern, "", place.branch)
     translator = Translator(
-        own, [other for _, other in made], iteration, passed, _monitor_variables(configuration)
+        *(own, [other for _, other in made], iteration, passed, _monitor_variables(configuration)),
+        absolute=lambda path, key: on_cluster(path, key, configuration, passed),
     )
     try:
         start = _condition(translator, configuration, "start")

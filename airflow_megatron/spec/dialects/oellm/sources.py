@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +76,44 @@ def external_source(
             f"{key} names {len(path)} models", key, "write a point for each: params: {backend.models: …}"
         )
     finetune = kind == "train" and configuration.get("backend.megatron.finetune") is True
-    given: dict[str, Any] = {"from": str(path), "iteration": step, "mode": "finetune" if finetune else None}
+    is_name = kind == "evaluate" and not str(path).startswith(("/", "./", "../"))  # of a model on the Hub
+    place = str(path) if is_name else on_cluster(str(path), key, configuration, warnings)
+    given: dict[str, Any] = {"from": place, "iteration": step, "mode": "finetune" if finetune else None}
     try:
         source = resolved_source(StartSection.model_validate(given), kind, {})
     except ExpressionError as error:
-        raise JobError(str(error).replace("start.from", key), key) from error
+        hint = "" if place.startswith("/") or is_name else "set PROJECT_DIR, where oellm-autoexp is started"
+        raise JobError(str(error).replace("start.from", key), key, hint) from error
     if kind == "convert" and source.iteration is None:
         raise JobError(f"{key} {path} does not name the checkpoint to convert", key, f"write {path}/iter_…")
     return source
+
+
+def on_cluster(path: str, key: str, configuration: Configuration, warnings: list[str]) -> str:
+    """Return a path as an absolute one.
+
+    A relative path begins where oellm-autoexp is started, ``PROJECT_DIR`` according to its README.
+
+    :param key: names the path in messages
+    :param warnings: a warning about a relative path is added to this list
+    :return: the path itself, if it is absolute, or ``PROJECT_DIR`` is not
+    """
+    if path.startswith("/"):
+        return path
+    place = below_project(path, configuration.expression("${oc.env:PROJECT_DIR,null}"))
+    if place != path:
+        warnings.append(f"{key}: {path}: a relative path begins at PROJECT_DIR")
+    return place
+
+
+def below_project(path: str, project: object) -> str:
+    """Return the absolute path of a relative one; the path itself if the project has none.
+
+    :param project: the value of ``PROJECT_DIR``
+    """
+    if path.startswith("/") or not isinstance(project, str) or not project.startswith("/"):
+        return path
+    return posixpath.normpath(posixpath.join(project, path))
 
 
 def mistaken_source(kind: StageKindName, path: str, writers: Mapping[str, SweepPoint]) -> str:
