@@ -109,7 +109,8 @@ def _literal(node: ast.expr | None) -> Any:
 
 def _flag(action: Mapping[str, ast.expr]) -> str:
     words = _literal(action.get("option_strings"))
-    named = [word for word in words or () if isinstance(word, str) and word.startswith("--")]
+    listed = words if isinstance(words, tuple | list) else ()
+    named = [word for word in listed if isinstance(word, str) and word.startswith("--")]
     return named[0].removeprefix("--").replace("-", "_") if named else ""
 
 

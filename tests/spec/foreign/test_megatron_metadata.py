@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.foreign.megatron_metadata import ForkArgument, fork_arguments
@@ -75,3 +77,22 @@ def test_the_file_is_not_executed(tmp_path: Path) -> None:
 def test_a_file_that_is_no_such_list_is_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         fork_arguments(text, "cli_metadata.py", lambda _: False)
+
+
+LITERALS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("--lr"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(flag=LITERALS, kind=LITERALS, choices=LITERALS, count=LITERALS, default=LITERALS)
+def test_any_literals_are_read(
+    flag: object, kind: object, choices: object, count: object, default: object
+) -> None:
+    metadata = f"M(arg_type={kind!r}, element_type={kind!r}, choices={choices!r})"
+    action = f"M(option_strings={flag!r}, action_type={kind!r}, nargs={count!r}, default={default!r})"
+    text = f"MEGATRON_ARG_METADATA = {{'it': {metadata}}}\nMEGATRON_ACTION_SPECS = {{'it': {action}}}\n"
+    arguments = fork_arguments(text, "cli_metadata.py", lambda _: False)
+    assert arguments.passed == {"it"}
+    assert set(arguments.added) == {"it"}
