@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import yaml
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.documents.named_files import NamedFileError, read_named_file, read_spec_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -133,6 +136,18 @@ def _without(text: str, value: str, replacement: str) -> str:
     if len(value) >= _SHORT_VALUE or value not in text:
         return text.replace(value, replacement)
     return re.sub(rf"(?<![A-Za-z]){re.escape(value)}(?![A-Za-z])", lambda _: replacement, text)
+
+
+def leaves(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the values of a document that are neither mappings nor lists, with their places."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from leaves(value, (*path, key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from leaves(value, (*path, index))
+    else:
+        yield path, node
 
 
 def plain_scalar(text: str) -> Any:

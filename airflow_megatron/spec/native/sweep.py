@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.documents.list_texts import meant_list
+from airflow_megatron.spec.documents.yaml_document import leaves
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError
 from airflow_megatron.spec.expressions.resolution import (
     ExpressionError,
@@ -234,13 +235,9 @@ def readable(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**of_stage, **{key: value for key, value in values.items() if "." not in key}}
 
 
-def placed_texts(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+def placed_texts(value: Any) -> Iterator[tuple[KeyPath, str]]:
     """Yield the strings of a document with their places."""
-    if isinstance(value, list | dict):
-        for key, item in enumerate(value) if isinstance(value, list) else value.items():
-            yield from placed_texts(item, (*path, key))
-    elif isinstance(value, str):
-        yield path, value
+    return ((path, text) for path, text in leaves(value) if isinstance(text, str))
 
 
 def _placed_templates(value: Any) -> Iterator[tuple[KeyPath, str]]:

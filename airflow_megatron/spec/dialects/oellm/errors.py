@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.quantities import list_index
-from airflow_megatron.spec.documents.yaml_document import MAX_NODES
+from airflow_megatron.spec.documents.yaml_document import MAX_NODES, leaves
 from airflow_megatron.spec.foreign.interpolation.configuration import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from airflow_megatron.spec.dialects.oellm.sweep import SweepPoint
     from airflow_megatron.spec.documents.errors import Problem
@@ -74,7 +74,7 @@ class FilePlaces:
         """Return a warning with the place of the dotted key or the value that it begins with, or that of ``job``."""
         key = re.split(r"[:,] ", text, maxsplit=1)[0]
         known = key.partition(".")[0] in self._sections and re.fullmatch(r"[\w.]+", key)
-        held = (path for path, value in _leaves(self._document.data, ()) if value == key)
+        held = (path for path, value in leaves(self._document.data) if value == key)
         return self._document.problem(self.of_key(key) if known else next(held, ("job",)), text)
 
     def warning_at(self, key: str, text: str) -> Problem:
@@ -86,12 +86,12 @@ class FilePlaces:
         return self._document.problem(self._holding(held), text)
 
     def _holding(self, text: str) -> KeyPath:
-        leaves = _leaves(self._document.data, ())
-        return next((path for path, value in leaves if isinstance(value, str) and text in value), ())
+        held = leaves(self._document.data)
+        return next((path for path, value in held if isinstance(value, str) and text in value), ())
 
     def _of_text(self, text: str) -> KeyPath:
         if text:
-            for path, value in _leaves(self._document.data, ()):
+            for path, value in leaves(self._document.data):
                 if value == text or (isinstance(value, str) and value.replace("\\${", "${") == text):
                     return path
         return ("sweep",)
@@ -110,14 +110,3 @@ class FilePlaces:
             if path in self._document.positions:
                 return path
         return ()
-
-
-def _leaves(node: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            yield from _leaves(value, (*path, key))
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from _leaves(value, (*path, index))
-    else:
-        yield path, node
