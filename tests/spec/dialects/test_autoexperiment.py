@@ -546,6 +546,16 @@ def test_a_misspelt_field_has_its_place(old: str, new: str, message: str) -> Non
     assert message in str(refused.value)
 
 
+def test_a_file_of_an_unreleased_version_is_named() -> None:
+    text = """
+autoexp: {sbatch_script: s, cmd: sbatch s, name: n, template: t}
+args: {lr: 1}
+experiments: {size: [1, 2]}
+"""
+    with pytest.raises(SpecError, match=r"study.yaml:2:1: output_file missing.*never released.*native spec"):
+        _ = _load(text).points
+
+
 class TestFieldsOfTheTool:
     """What AutoExperiment hands to a shell is a text."""
 

@@ -31,6 +31,8 @@ _REQUIRED = frozenset(AUTOEXPERIMENT_KEYS)
 _MAX_PLANS = 1_000
 _MAX_REPEATED = 20
 _MAX_SETTLED = 30_000
+_OF_PULL_REQUEST = ("autoexp", "args")
+"""Sections of AutoExperiment's pull request 11."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,14 @@ class _Expander:
         taken = ", ".join(f"{choice.place[-1]} {choice.label}" for choice in job.choices if choice.named)
         where = f" at {taken}" if taken else ""
         message = f"{', '.join(missing)} missing{where}"
+        data = self.document.data
+        if isinstance(data, dict) and all(isinstance(data.get(key), dict) for key in _OF_PULL_REQUEST):
+            return self.document.problem(
+                (_OF_PULL_REQUEST[0],),
+                f"{message}; {' and '.join(_OF_PULL_REQUEST)} are sections of a version of AutoExperiment that was"
+                " never released, which is not read",
+                "write a native spec; its section megatron takes the keys of args",
+            )
         for key in sorted(job.params.keys() - {*OWN_KEYS}):
             if near := near_key(key, missing, 0.75):
                 return self.document.problem(
