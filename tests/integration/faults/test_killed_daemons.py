@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from driven_job import DrivenJob, environment
-from patience import deadline_in, patient
+from patience import deadline_in, patient, wait_until
 from watched_jobs import COMMAND, observe, until, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.remote.records import ExitRecord
@@ -54,6 +55,21 @@ def names_below(process: psutil.Process) -> set[str]:
         with suppress(psutil.NoSuchProcess):
             found.add(child.name())
     return found
+
+
+def start_now(cluster: SlurmCluster, job_id: str | None) -> None:
+    """Start a job that waits for its time; slurmctld refuses while slurmdbd has not answered for that job."""
+
+    def is_accepted() -> bool:
+        try:
+            cluster.slurm("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+        except subprocess.CalledProcessError as error:
+            if "try again" not in error.stderr:
+                raise
+            return False
+        return True
+
+    wait_until(is_accepted, 30, "slurmctld to take the start time")
 
 
 def test_ssh_server_dies_with_a_submission(proxied: ProxiedSite, tmp_path: Path) -> None:
@@ -166,8 +182,7 @@ def test_controller_dies_before_it_saved_that_the_job_ran(cluster: SlurmCluster,
     while not state.exists() or request.attempt.job_name.encode() not in state.read_bytes():
         time.sleep(0.1)
     shutil.copy(state, pending)
-    start = ("scontrol", "update", f"JobId={outcome.job_id}", "StartTime=now")
-    cluster.slurm(*start)
+    start_now(cluster, outcome.job_id)
     watch = watch_for(request, outcome.job_id)
     verdict_of(cluster, watch)
     cluster.control("kill", "slurmctld")
@@ -175,7 +190,7 @@ def test_controller_dies_before_it_saved_that_the_job_ran(cluster: SlurmCluster,
     record = Path(request.attempt.directory) / "exit.json"
     record.write_bytes(b"")
     cluster.control("start", "slurmctld")
-    cluster.slurm(*start)
+    start_now(cluster, outcome.job_id)
     log = tmp_path / "logs" / "relaunched-1.out"
     deadline = deadline_in(60)
     while "has already succeeded" not in log.read_text():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_megatron.spec.dialects.oellm.sweep import Expansion, expand
@@ -175,6 +175,7 @@ _NODES = st.recursive(
 
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
+@example({"configs": [{"groups": None, "defaults": True}]})
 @given(_NODES)
 def test_any_document_expands_or_is_refused(node: Any) -> None:
     with contextlib.suppress(SpecError):

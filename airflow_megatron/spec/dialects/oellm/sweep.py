@@ -314,7 +314,7 @@ class _Expander:
                     )
                 )
             if any(word in config for word in (*PARTS, "grids")):
-                own = STAGE in base or STAGE in (config.get("defaults") or {})
+                own = STAGE in base or any(STAGE in node for node in _mappings(config.get("defaults")))
                 marks = (*stages, (_names_stage(config), own))
                 made += self._expand_groups("list", [config], [(*place, index)], base, (*path, index), marks)
             else:
