@@ -83,16 +83,12 @@ def fork_arguments(text: str, file: str, released: Callable[[str], bool]) -> For
 def _entries(module: ast.Module, variable: str) -> Iterator[tuple[str, dict[str, ast.expr]]]:
     """Yield the keys of a mapping of calls, each with the keyword arguments of its call."""
     for statement in module.body:
-        targets = (
-            statement.targets
-            if isinstance(statement, ast.Assign)
-            else [statement.target]
-            if isinstance(statement, ast.AnnAssign)
-            else []
-        )
+        if not isinstance(statement, ast.Assign | ast.AnnAssign):
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         if not any(isinstance(target, ast.Name) and target.id == variable for target in targets):
             continue
-        value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+        value = statement.value
         if isinstance(value, ast.Dict):
             for key, entry in zip(value.keys, value.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(entry, ast.Call):

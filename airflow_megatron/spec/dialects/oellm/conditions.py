@@ -95,10 +95,6 @@ class Neighbour:
     last_iteration: int | None = None
 
 
-def _unchanged(path: str, _key: str) -> str:
-    return path
-
-
 @dataclass
 class Translator:
     """Translates the conditions and events of one job.
@@ -115,10 +111,10 @@ class Translator:
 
     own: Neighbour
     siblings: Sequence[Neighbour]
-    iteration: int | None = None
-    warnings: list[str] = field(default_factory=list)
-    variables: Mapping[str, Any] = field(default_factory=dict)
-    absolute: Callable[[str, str], str] = _unchanged
+    iteration: int | None
+    warnings: list[str]
+    variables: Mapping[str, Any]
+    absolute: Callable[[str, str], str]
     attempts: list[tuple[str, int | None]] = field(default_factory=list)
     quarantine: int | None = None
 
@@ -269,8 +265,7 @@ class Translator:
 
     def _path(self, data: Mapping[str, Any], key: str) -> str:
         path = self._filled(_text(data, key, data["class_name"]), data["class_name"])
-        if not path.startswith("/"):
-            path = self.absolute(path, f"{data['class_name']}: {key}")
+        path = self.absolute(path, f"{data['class_name']}: {key}")
         if not path.startswith("/"):
             self.warnings.append(
                 f"{data['class_name']}: {key} {path!r} is not absolute, and oellm-autoexp's own directory, where "

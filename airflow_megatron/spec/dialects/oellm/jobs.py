@@ -172,7 +172,7 @@ def build_job(
     own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log_pattern, "", place.branch)
     translator = Translator(
         *(own, [other for _, other in made], iteration, passed, _monitor_variables(configuration)),
-        absolute=lambda path, key: on_cluster(path, key, configuration, passed),
+        lambda path, key: on_cluster(path, key, configuration, passed),
     )
     try:
         start = _condition(translator, configuration, "start")
