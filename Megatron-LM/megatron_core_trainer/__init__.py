@@ -3,3 +3,9 @@
 It keeps the flag names, log lines, checkpoint layout and exit behaviour of upstream Megatron-LM (release core_v0.16.1),
 so that programs that read upstream's output can read its output. It runs on GPUs, and on CPUs over gloo.
 """
+
+import gc
+
+# torch, megatron-core and transformers create a million objects while they are imported, all of which live as long as
+# the process. With the default of 700, the collector would scan them again and again before a job begins its work.
+gc.set_threshold(50_000)

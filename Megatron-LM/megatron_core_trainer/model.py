@@ -20,6 +20,9 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import init_method_normal
 
+from megatron_core_trainer import cpu_device
+from megatron_core_trainer.cpu_attention import use_fused_kernel
+from megatron_core_trainer.data.datasets import has_attention_mask
 from megatron_core_trainer.optimization.multipliers import apply_multipliers
 from megatron_core_trainer.optimization.parametrization import DEFAULTS, parametrization
 
@@ -68,11 +71,14 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
     return TransformerConfig(**values)
 
 
-def build_model(args: argparse.Namespace, config: TransformerConfig | None = None) -> GPTModel:
+def build_model(
+    args: argparse.Namespace, config: TransformerConfig | None = None, *, fused_on_cpu: bool = False
+) -> GPTModel:
     """Build this process's share of the model, on its device, without data parallelism.
 
     :param args: complete arguments, including ``padded_vocab_size``.
     :param config: the configuration, if it exists already.
+    :param fused_on_cpu: on a CPU, compute attention with PyTorch's fused kernel.
     """
     config = config or transformer_config(args)
     if args.transformer_impl == "transformer_engine":
@@ -86,6 +92,8 @@ def build_model(args: argparse.Namespace, config: TransformerConfig | None = Non
         layer_spec = get_gpt_layer_local_spec(
             qk_layernorm=args.qk_layernorm, normalization=args.normalization
         )
+        if fused_on_cpu and cpu_device.is_needed():
+            use_fused_kernel(layer_spec)
     model = GPTModel(
         config=config,
         transformer_layer_spec=layer_spec,
@@ -135,11 +143,12 @@ def count_parameters(model: torch.nn.Module) -> int:
     return sum(parameter.nelement() for parameter in model.parameters())
 
 
-def read_batch(data_iterator: Iterator[Batch] | None) -> Batch:
+def read_batch(args: argparse.Namespace, data_iterator: Iterator[Batch] | None) -> Batch:
     """Return the next micro batch on this process's device.
 
     One rank of a tensor-parallel group reads the batch and sends it to the others; inner pipeline stages need none.
 
+    :param args: complete arguments.
     :param data_iterator: batches of shape [micro batch, sequence]; None if another rank reads them.
     """
     if not (parallel_state.is_pipeline_first_stage() or parallel_state.is_pipeline_last_stage()):
@@ -151,6 +160,8 @@ def read_batch(data_iterator: Iterator[Batch] | None) -> Batch:
     data = next(data_iterator) if data_iterator is not None else None
     batch = tensor_parallel.broadcast_data(["tokens", "labels", "position_ids"], data, torch.int64)
     batch.update(tensor_parallel.broadcast_data(["loss_mask"], data, torch.float32))
+    if has_attention_mask(args):
+        batch.update(tensor_parallel.broadcast_data(["attention_mask"], data, torch.bool))
     return batch  # type: ignore[no-any-return]
 
 
@@ -183,7 +194,7 @@ def forward_step(
     :param data_iterator: see :func:`read_batch`.
     :param model: the model.
     """
-    batch = read_batch(data_iterator)
+    batch = read_batch(args, data_iterator)
     output = model(
         batch.get("tokens"),
         batch.get("position_ids"),

@@ -52,7 +52,7 @@ class Trainer:
         self._batch = args.global_batch_size
         print_rank_0("building GPT model ...")
         self._config = transformer_config(args)
-        model = build_model(args, self._config)
+        model = build_model(args, self._config, fused_on_cpu=True)
         if parallel_state.get_data_parallel_rank() == 0:
             print(
                 " > number of parameters on (tensor, pipeline) model parallel rank"

@@ -70,9 +70,7 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
 
 
 _ROWS_AT_ONCE: Final = 256
-# position of the rows in the indented text of {"jobs": rows}
-_ROWS_BEGIN: Final = len(b'{\n  "jobs": [')
-_ROWS_END: Final = -len(b"\n  ]\n}")
+_ROW_INDENT: Final = b"\n    "
 
 
 def digest_of(encoded_jobs: Iterable[bytes | bytearray]) -> str:
@@ -170,13 +168,15 @@ class Plan:
         """Return the output of ``plan --format json``."""
         return {**self.summary().to_json(), "jobs": [self._row(job) for job in self.jobs]}
 
-    def json_text(self) -> Iterator[bytes | memoryview]:
-        """Yield :meth:`to_json` as indented JSON in UTF-8, in pieces, because all rows at once could need gigabytes."""
+    def json_text(self) -> Iterator[bytes]:
+        """Yield :meth:`to_json` as JSON in UTF-8 with one line for each job, in pieces, because all rows at once
+        could need gigabytes.
+        """
         yield self.summary().head
         yield from self.rows_text()
         yield b"\n  ]\n}\n" if self.jobs else b"]\n}\n"
 
-    def rows_text(self, first: int = 0, *, continued: bool = False) -> Iterator[bytes | memoryview]:
+    def rows_text(self, first: int = 0, *, continued: bool = False) -> Iterator[bytes]:
         """Yield the rows of the jobs from one on, formatted as in :meth:`json_text`.
 
         :param continued: whether other rows precede them
@@ -184,11 +184,8 @@ class Plan:
         encoder = _encoder()
         separator = b"," if continued else b""
         for start in range(first, len(self.jobs), _ROWS_AT_ONCE):
-            rows = [self._row(job) for job in self.jobs[start : start + _ROWS_AT_ONCE]]
-            # indented as in the whole text
-            text = memoryview(msgspec.json.format(encoder.encode({"jobs": rows}), indent=2))
-            yield separator
-            yield text[_ROWS_BEGIN:_ROWS_END]
+            rows = (encoder.encode(self._row(job)) for job in self.jobs[start : start + _ROWS_AT_ONCE])
+            yield separator + _ROW_INDENT + (b"," + _ROW_INDENT).join(rows)
             separator = b","
 
     def summary(self) -> PlanSummary:

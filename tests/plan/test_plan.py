@@ -389,6 +389,7 @@ def test_the_text_that_is_written_job_by_job_is_the_whole_plan(spec: str) -> Non
     plan = check_sweep(load_sweep(sweep_specs_dir() / f"{spec}.yaml"))
     text = b"".join(plan.json_text()).decode()
     assert json.loads(text) == plan.to_json()
-    assert len(text.splitlines()) == len(json.dumps(plan.to_json(), indent=2).splitlines())
+    lines = [line.removesuffix(",") for line in text.splitlines() if line.startswith("    {")]
+    assert [json.loads(line) for line in lines] == plan.to_json()["jobs"]
     empty = dataclasses.replace(plan, jobs=())
     assert json.loads(b"".join(empty.json_text())) == empty.to_json()

@@ -164,8 +164,16 @@ def _dataset_config(args: argparse.Namespace, tokenizer: Tokenizer) -> GPTDatase
         reset_position_ids=args.reset_position_ids,
         reset_attention_mask=args.reset_attention_mask,
         eod_mask_loss=args.eod_mask_loss,
-        create_attention_mask=args.create_attention_mask_in_dataloader,
+        create_attention_mask=has_attention_mask(args),
     )
+
+
+def has_attention_mask(args: argparse.Namespace) -> bool:
+    """Return whether batches contain an attention mask; without one, each layer masks later positions itself.
+
+    :param args: complete arguments.
+    """
+    return bool(args.reset_attention_mask and args.create_attention_mask_in_dataloader)
 
 
 def _agree(lengths: list[int]) -> list[int]:

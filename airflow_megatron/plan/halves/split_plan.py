@@ -55,7 +55,7 @@ class SplitPlan:
         """Warnings of the checks: valid settings that are probably mistakes."""
         return self.summary.warnings
 
-    def json_text(self) -> Iterator[bytes | memoryview]:
+    def json_text(self) -> Iterator[bytes]:
         """Yield the same text as :meth:`.Plan.json_text` of the whole plan."""
         yield self.summary.head
         yield from self.first.rows_text()
