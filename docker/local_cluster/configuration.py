@@ -303,7 +303,10 @@ def sshd_config(
     layout: Layout, settings: Settings, machine: Machine, imitation: Imitation | None = None
 ) -> str:
     """Return the SSH server's configuration: one user, one key, and SLURM_CONF for Slurm's commands."""
-    session = {"SLURM_CONF": str(layout.slurm_conf), **(imitation.environment if imitation else {})}
+    # With SHLVL, Debian's bash does not take a command of ssh for a login: it would read ~/.bashrc before each of them,
+    # with whatever the account starts there for its terminals.
+    session = {"SHLVL": "1", "SLURM_CONF": str(layout.slurm_conf)}
+    session |= imitation.environment if imitation else {}
     lines = [
         # sshd uses the first value of an option, so those of the imitated site come first
         *(f"{name} {value}" for name, value in (imitation.sshd if imitation else {}).items()),

@@ -67,29 +67,18 @@ class ProxiedSite(SweepSite):
         shutil.copytree(HERE / "specs", self.specs)
 
     def open(self) -> None:
-        """Create a small file system for the runs, and make login shells skip ``~/.bashrc``.
-
-        Killing processes of ``~/.bashrc`` would affect the account, not the cluster.
-        """
+        """Create a small file system for the runs."""
         self.runs.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "runs", str(self.runs)], check=True)
-        self._logins("SetEnv SLURM_CONF=", "SetEnv SHLVL=1 SLURM_CONF=")
 
     def close(self) -> None:
-        """Stop the proxy, and restore the cluster."""
+        """Stop the proxy, and remove the file system."""
         self.proxy.close()
         subprocess.run(["umount", "--lazy", str(self.runs)], check=True)
-        self._logins("SetEnv SHLVL=1 SLURM_CONF=", "SetEnv SLURM_CONF=")
 
     def hook(self) -> SlurmHook:
         """Return a hook for the connection through the proxy."""
         return SlurmHook(connection=Connection.from_json(json.dumps(self.connection)))
-
-    def _logins(self, before: str, after: str) -> None:
-        file = self.cluster.place / "etc" / "sshd_config"
-        file.write_text(file.read_text().replace(before, after))
-        self.cluster.control("kill", "sshd")
-        self.cluster.control("start", "sshd")
 
 
 @contextmanager
