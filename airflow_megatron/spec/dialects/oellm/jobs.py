@@ -164,8 +164,9 @@ def build_job(
         arguments.pop("finetune", None)  # of the first attempt alone
     of_fork = {name: argument for name, argument in fork.added.items() if name in arguments}
     if of_fork:
+        whose = "OpenEuroLLM's fork" if fork is OPENEUROLLM else "the fork that the file's checkout follows"
         passed.append(
-            f"{', '.join(of_fork)}: only OpenEuroLLM's fork of Megatron-LM takes it; "
+            f"{', '.join(of_fork)}: no release of Megatron-LM takes it, only {whose}; "
             "the cluster profile's checkout has to be that fork"
         )
     iteration = _iteration(configuration, kind, parent)
