@@ -68,13 +68,27 @@ class Cluster:
                 self._stop(saved)
             if imitate is not None:
                 self._keep_imitation(imitate)
-            try:
-                self._start(size, saved)
-            except BaseException:
-                self.say("stopping what was started")
-                self._stop(settings.load_settings(self.layout.settings))
-                raise
+            while not self._started(size, saved):
+                saved = settings.load_settings(self.layout.settings)
         self.say(f"up in {time.monotonic() - began:.1f} s: {self.layout.description}")
+
+    def _started(self, size: settings.Size, saved: settings.Settings | None) -> bool:
+        """Start all daemons, or stop those that have started.
+
+        :return: False if other processes have taken chosen ports meanwhile, so that another start chooses others
+        """
+        try:
+            self._start(size, saved)
+        except BaseException as error:
+            self.say("stopping what was started")
+            chosen = settings.load_settings(self.layout.settings)
+            self._stop(chosen)
+            taken = chosen.taken_ports() if chosen and isinstance(error, ClusterError) else []
+            if not taken:
+                raise
+            self.say(f"other processes have taken the ports of {', '.join(taken)}; trying again")
+            return False
+        return True
 
     def _keep_imitation(self, described: Path) -> None:
         if load_imitation(described) is None:

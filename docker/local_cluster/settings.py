@@ -72,6 +72,10 @@ class Settings:
     size: Size
     ports: dict[str, int]
 
+    def taken_ports(self) -> list[str]:
+        """Return the names of the ports on which processes listen now."""
+        return [name for name, port in self.ports.items() if not is_free(port)]
+
     def save(self, path: Path) -> None:
         """Write the settings as JSON, atomically."""
         text = json.dumps({"size": dataclasses.asdict(self.size), "ports": self.ports}, indent=1)

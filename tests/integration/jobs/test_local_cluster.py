@@ -23,6 +23,26 @@ pytestmark = pytest.mark.integration
 PROGRAM = Path(__file__).resolve().parents[3] / "docker" / "local_cluster"
 
 
+TAKING_A_PORT = """\
+import runpy, socket, sys
+sys.path.insert(0, {folder!r})
+from local_cluster import settings
+
+choose, taken = settings.choose_ports, []
+
+def choose_ports(*words):
+    ports = choose(*words)
+    if not taken:
+        taken.append(socket.create_server(("", ports["slurmd:n1"])))
+    return ports
+
+settings.choose_ports = choose_ports
+sys.argv[0] = {program!r}
+runpy.run_path({program!r}, run_name="__main__")
+"""
+"""Runs the program, and listens on a port as soon as the program has chosen it."""
+
+
 class SecondCluster:
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -237,3 +257,18 @@ def test_down_cancels_jobs_and_forgets_nothing(cluster: SecondCluster) -> None:
     wait_until(
         lambda: cluster.accounted_state(job).startswith("CANCELLED"), 10, "the cancellation in accounting"
     )
+
+
+def test_a_port_that_another_process_takes_meanwhile(tmp_path: Path) -> None:
+    """Several clusters that start together can choose the same port."""
+    second = SecondCluster(tmp_path / "cluster")
+    code = TAKING_A_PORT.format(folder=str(PROGRAM.parent), program=str(PROGRAM))
+    argv = [sys.executable, "-c", code, "up", "--nodes", "1", "--dir", str(second.place)]
+    try:
+        started = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=patient(180))
+        assert started.returncode == 0, started.stdout + started.stderr
+        assert "other processes have taken the ports of slurmd:n1; trying again" in started.stdout
+        assert second.ssh("sinfo -h -o %T") == "idle"
+    finally:
+        second.run("down", "--purge")
+    assert second.processes() == []
