@@ -138,7 +138,9 @@ def test_arguments_of_the_checkouts_fork(tmp_path: Path, cluster: ClusterProfile
     text = import_oellm(tmp_path / "config", "study", overrides, environment={})
     assert "wd_mutl: oellm-autoexp does not pass it" in text
     assert "did you mean 'wd_mult'?" in text
-    assert "wd_mult, router_spec: no release of Megatron-LM takes it" in " ".join(text.replace("#", "").split())
+    assert "wd_mult, router_spec: no release of Megatron-LM takes it" in " ".join(
+        text.replace("#", "").split()
+    )
     assert "OpenEuroLLM's fork" not in text
     sweep = load_sweep_text(text, "study.yaml")
     for job in plan_sweep(sweep, cluster).jobs:
