@@ -1,8 +1,8 @@
 """Causal attention on a CPU with PyTorch's fused kernel.
 
 megatron-core's ``DotProductAttention`` without its CUDA kernels writes the scores of all pairs of positions to memory
-several times; for short sequences and small models that is half of an iteration. The fused kernel computes the same
-attention block by block.
+several times, a sixth of an iteration of the quick start's larger model. The fused kernel computes the same attention
+block by block.
 """
 
 from __future__ import annotations
