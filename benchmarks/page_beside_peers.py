@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "peers
 import live_page
 from airflow_database import empty_database
 from browser import Page, browser_page
-from peer_servers import free_port, mlflow_server, peer_python, served
+from free_ports import free_port
+from peer_servers import mlflow_server, peer_python, served
 from results_store import fill
 
 from airflow_megatron.results.store.segments import SegmentStore

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 PROGRAM = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 USER = getpass.getuser()
@@ -24,11 +25,6 @@ def make_key(path: Path, passphrase: str = "") -> Path:
     words = ["ssh-keygen", "-q", "-a", "1", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)]
     subprocess.run(words, check=True)
     return path
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 class SshServer:

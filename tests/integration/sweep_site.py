@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from free_ports import free_port
 from job_priority import drop_nice
 from patience import deadline_in, patient, wait_until
 from warm_airflow import WarmAirflow
@@ -68,9 +68,7 @@ class SiteAirflow(LocalAirflow):
         super().__init__(home)
         self.folders = folders
         self.warm: WarmAirflow | None = None
-        with socket.socket() as probe:  # not the port of the user's Airflow
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()  # not that of the user's Airflow
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **PATIENCE, **self.folders}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from free_ports import free_port
 
 from airflow_megatron.megatron.logs.iteration_lines import IterationRecord
 from airflow_megatron.results.readings.sweep_jobs import SweepJob
@@ -36,12 +36,6 @@ BEGAN = 1_795_341_600.0
 
 def peer_python(name: str) -> Path:
     return local_dir() / "peers" / name / "bin" / "python"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

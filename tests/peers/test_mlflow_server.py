@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from free_ports import free_port
 from peer_servers import (
     BEGAN,
     JOBS,
     SWEEP,
     StoredSweep,
-    free_port,
     loss,
     mlflow_history,
     mlflow_runs,

@@ -10,7 +10,8 @@ import httpx
 import pytest
 import typer
 from example_specs import CHAIN
-from peer_servers import BEGAN, JOBS, SWEEP, StoredSweep, free_port, loss, peer_python, served
+from free_ports import free_port
+from peer_servers import BEGAN, JOBS, SWEEP, StoredSweep, loss, peer_python, served
 
 from airflow_megatron.cli.runs.results_commands import push
 from airflow_megatron.megatron.logs.iteration_lines import IterationRecord

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -36,6 +37,8 @@ DAG_WORK_S = 120
 STILL_S = 120
 STOP_TIMEOUT_S = 30
 TITLE_PAUSE_S = 0.1
+_OTHER_PORTS = range(10_000, 20_000)
+"""Ports where the wanted ones are taken."""
 DATABASE_WAIT_S = 30
 """How long a statement waits for another process to release the database; sqlite3's default of 5 s is too short for a
 busy machine, and Airflow's scheduler ends when a statement fails."""
@@ -359,14 +362,17 @@ def _log_line(line: dict[str, Any] | str) -> str:
 
 
 def _free_port(wanted: int) -> int:
-    """Return the port ``wanted`` if it is free, otherwise another free port."""
-    for port in (wanted, 0):
+    """Return the port ``wanted`` if it is free, otherwise another free port.
+
+    The kernel gives none of these ports to outgoing connections, which could take it before Airflow does.
+    """
+    for port in (wanted, *random.SystemRandom().sample(_OTHER_PORTS, 100)):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return int(probe.getsockname()[1])
+            return port
     raise LocalAirflowError("no free port for the web page")
 
 

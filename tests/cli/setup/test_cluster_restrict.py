@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from ssh_server import USER, free_port, make_key
+from free_ports import free_port
+from ssh_server import USER, make_key
 
 from airflow_megatron.hooks.restricted import dispatcher
 from airflow_megatron.hooks.restricted.programs import request_for

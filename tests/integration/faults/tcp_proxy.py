@@ -8,6 +8,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from free_ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,9 +33,7 @@ class TcpProxy:
         self._budgets: list[tuple[str, int]] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
         self._thread.start()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.accept()
 
     def close(self) -> None:

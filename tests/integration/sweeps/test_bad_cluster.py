@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from free_ports import free_port
 from patience import read_until, wait_until
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def wrong_things(site: SweepSite, folder: Path) -> dict[str, Wrong]:
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
         keys.append(folder / name)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        closed_port = probe.getsockname()[1]
+    closed_port = free_port()
 
     def connection(**changes: Any) -> dict[str, str]:
         values = {**server, **changes}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from free_ports import free_port
 from trainer_harness import LOOP, MODEL, REPOSITORY, SCHEDULE, SCRIPTS, TIMEOUT_S, Data, Trainer
 
 from airflow_megatron.megatron.arguments.argv import to_argv
@@ -33,9 +33,7 @@ class Training:
     """A running training whose log is a file."""
 
     def __init__(self, trainer: Trainer, log: Path, words: list[object]) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         first, *others = words
         rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
         self.log, self._stream = log, log.open("w")

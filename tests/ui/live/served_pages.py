@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import uvicorn
 from airflow.api_fastapi.app import create_app, purge_cached_app
+from free_ports import free_port
 
 from airflow_megatron.ui.app import sweep_results_app
 from airflow_megatron.ui.live.result_folders import ResultFolders
@@ -26,9 +26,7 @@ def served(folder: Path) -> Iterator[str]:
     app.router.routes = [route for route in app.router.routes if getattr(route, "path", "") != "/megatron"]
     app.mount("/megatron", sweep_results_app(ResultFolders(folder)))
     app.router.routes.insert(0, app.router.routes.pop())  # before the page that handles every address
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()

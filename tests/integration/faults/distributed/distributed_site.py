@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,6 +16,7 @@ import psutil
 from airflow_storm import AirflowStorm
 from faults import WEIGHTS
 from faulty_airflow import QUICK_RECOVERY, FaultyAirflow
+from free_ports import free_port
 from patience import wait_until
 from proxied_site import ProxiedSite
 from spec_repository import SpecRepository
@@ -158,9 +158,7 @@ class DistributedSite(ProxiedSite):
 
     def __init__(self, place: Path, cluster: SlurmCluster) -> None:
         super().__init__(place, cluster)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.s3 = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        self.s3 = f"http://127.0.0.1:{free_port()}"
         self.folders |= {
             "AIRFLOW__MEGATRON__RESULTS_STORE": STORE,
             "AWS_ACCESS_KEY_ID": "tests",
