@@ -16,6 +16,10 @@ import sys
 from typing import Any
 
 LIBRARIES = (
+    # what transformers imports; not transformers itself, which reads HF_MODULES_CACHE when it is imported
+    "accelerate",
+    "huggingface_hub.hf_api",
+    "scipy.optimize",
     "numpy",
     "torch",
     "torch.distributed.checkpoint",

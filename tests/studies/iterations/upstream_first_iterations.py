@@ -11,6 +11,9 @@ Each line runs in a separate process, forked after the imports.
 
 from __future__ import annotations
 
+import argparse
+import functools
+import inspect
 import json
 import os
 import resource
@@ -153,8 +156,17 @@ def _prepare(checkout: Path) -> None:
     upstream_on_cpu._exchange_tokens_of_experts()
     cpu_device.install_rng_tracker()
     runpy.run_path(str(checkout / "pretrain_gpt.py"), run_name="imported")  # its imports, once for all lines
+    _read_sources_once()
     torch.set_num_threads(1)
     _stop_after_iterations()
+
+
+def _read_sources_once() -> None:
+    """Make the parser once, because it takes the help of its arguments from the sources of classes, and keep those."""
+    from megatron.training.arguments import add_megatron_arguments
+
+    inspect.getsource = functools.cache(inspect.getsource)
+    add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
 
 
 def _stop_after_iterations() -> None:
