@@ -182,11 +182,12 @@ class Plan:
         :param continued: whether other rows precede them
         """
         encoder = _encoder()
-        separator = b"," if continued else b""
         for start in range(first, len(self.jobs), _ROWS_AT_ONCE):
-            rows = (encoder.encode(self._row(job)) for job in self.jobs[start : start + _ROWS_AT_ONCE])
-            yield separator + _ROW_INDENT + (b"," + _ROW_INDENT).join(rows)
-            separator = b","
+            rows = bytearray()
+            for job in self.jobs[start : start + _ROWS_AT_ONCE]:
+                rows += b"," + _ROW_INDENT
+                encoder.encode_into(self._row(job), rows, -1)
+            yield bytes(rows) if continued or start > first else bytes(rows[1:])
 
     def summary(self) -> PlanSummary:
         """Return the output of ``plan --format json`` before the jobs."""

@@ -109,11 +109,20 @@ def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float 
     plain = _plain(word)
     if same := [name for name in names if name != word and _plain(name) == plain]:
         return same[:limit]
+    names = [name for name in names if _may_resemble(word, name, alike)]
+    if not names:
+        return []
     if found := difflib.get_close_matches(word, names, n=limit, cutoff=alike):
         return found
     lowered = {name.lower(): name for name in names}
     found = difflib.get_close_matches(word.lower(), lowered, n=limit, cutoff=alike)
     return [lowered[name] for name in found]
+
+
+def _may_resemble(word: str, name: str, alike: float) -> bool:
+    """Return whether the lengths allow the similarity: ``SequenceMatcher.real_quick_ratio``, without a matcher."""
+    both = len(word) + len(name)
+    return not both or 2 * min(len(word), len(name)) / both >= alike
 
 
 def longer_names(word: str, known: Iterable[str], *, limit: int = 3) -> list[str]:

@@ -110,6 +110,8 @@ def _words(cmd: str) -> tuple[str, ...]:
 
 def _has_operator(cmd: str) -> bool:
     """Return whether a command holds what makes a shell do more than start one program."""
-    if not _OPERATORS.search(cmd) or _COMPUTED.search(cmd):
+    if not _OPERATORS.search(cmd):
+        return False
+    if _COMPUTED.search(cmd):
         return bool(_OPERATORS.search(_COMPUTED.split(cmd, maxsplit=1)[0]))
     return any(token and not token.strip(_SHELL_SIGNS) for token in _tokens(cmd))

@@ -65,6 +65,8 @@ class Outline:
     def __init__(self, data: Any, axes: Sequence[Axis], *, by_label: bool = False) -> None:
         self.places = frozenset(_stage_lists(data, (), by_label))
         self._chooses: dict[KeyPath, bool] = {}
+        # by identity: the jobs share their choices; each choice is kept, so that no other object gets its id
+        self._parts: dict[int, tuple[Choice, tuple[str, str] | None]] = {}
         self.by_point = not self._ambiguous(axes)
         keys = self._stage_keys(axes) if self.by_point else [()]
         if len(keys) > _MAX_STAGES:
@@ -87,8 +89,12 @@ class Outline:
         own: list[Choice] = []
         stage: list[tuple[str, str]] = []
         for choice in choices:
-            if self.chooses_stage(choice):
-                stage.append((_list_key(choice.place), str(choice.label)))
+            known = self._parts.get(id(choice))
+            if known is None:
+                part = (_list_key(choice.place), str(choice.label)) if self.chooses_stage(choice) else None
+                known = self._parts[id(choice)] = choice, part
+            if known[1] is not None:
+                stage.append(known[1])
             else:
                 own.append(choice)
         return own, tuple(stage)
