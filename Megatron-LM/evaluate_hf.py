@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer.atomic_output import write_json
 from megatron_core_trainer.evaluation import environment_report
-from megatron_core_trainer.evaluation.evaluation_models import EvaluationError, load_model
+from megatron_core_trainer.evaluation.evaluation_models import EvaluationError, load_model, model_arguments
 from megatron_core_trainer.evaluation.evaluation_requests import directory_of, merged_results, parse_requests
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def _run(
     scratch: Path,
 ) -> dict[str, Any]:
     """Run the harness once for the tasks that share a few-shot setting and a directory; the model stays loaded."""
+    arguments = model_arguments(args.backend, model, args.backend_argument, batch_size=args.batch_size)
     own = {path.stem for directory in directories for path in directory.glob("*.yaml")}
     names = {request.name for request in requests}
     if names <= own:
@@ -146,9 +147,7 @@ def _run(
         place = (request.num_fewshot, directory_of(request.name, directories))
         together.setdefault(place, []).append(request.name)
     with _quiet():
-        loaded = load_model(
-            args.backend, model, args.backend_argument, batch_size=args.batch_size, device=args.device
-        )
+        loaded = load_model(args.backend, arguments, device=args.device)
         runs = []
         for (num_fewshot, directory), tasks in together.items():
             if directory:

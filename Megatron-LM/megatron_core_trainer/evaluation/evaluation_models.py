@@ -21,15 +21,14 @@ class EvaluationError(Exception):
     """The model, a task or its data is missing."""
 
 
-def load_model(backend: str, model: Path, words: Sequence[str], *, batch_size: str, device: str) -> Any:
-    """Load a model.
+def model_arguments(backend: str, model: Path, words: Sequence[str], *, batch_size: str) -> dict[str, Any]:
+    """Return the arguments of the harness's class, without loading the harness, so that mistakes are found at once.
 
     :param backend: ``hf`` (Transformers) or ``vllm``.
     :param model: its directory. Modelling code in it is run if its configuration refers to it.
-    :param words: ``NAME=VALUE``, arguments of the harness's class.
+    :param words: ``NAME=VALUE``, further arguments of the class.
     :param batch_size: a number, ``auto`` or ``auto:N``.
-    :param device: ``cuda``, ``cpu`` or ``auto``; vLLM chooses its own.
-    :raises EvaluationError: if the backend is not installed, or refuses an argument.
+    :raises EvaluationError: if the backend is not installed, or a word is no such argument.
     """
     if backend == "vllm" and not importlib.util.find_spec("vllm"):
         raise EvaluationError(
@@ -46,6 +45,17 @@ def load_model(backend: str, model: Path, words: Sequence[str], *, batch_size: s
             taken = "; it is given by another option" if name in _TAKEN else ""
             raise EvaluationError(f"--backend-argument {word} is not NAME=VALUE of the backend{taken}")
         arguments[name] = yaml.safe_load(value)
+    return arguments
+
+
+def load_model(backend: str, arguments: dict[str, Any], *, device: str) -> Any:
+    """Load a model.
+
+    :param backend: ``hf`` or ``vllm``.
+    :param arguments: those of :func:`model_arguments`.
+    :param device: ``cuda``, ``cpu`` or ``auto``; vLLM chooses its own.
+    :raises EvaluationError: if the backend refuses an argument.
+    """
     if backend == "vllm":
         from lm_eval.models.vllm_causallms import VLLM as ModelClass
     else:
@@ -53,8 +63,10 @@ def load_model(backend: str, model: Path, words: Sequence[str], *, batch_size: s
         from lm_eval.models.huggingface import HFLM as ModelClass
 
         available = "cuda" if torch.cuda.is_available() else "cpu"
-        arguments["device"] = available if device == "auto" else device
+        arguments = {**arguments, "device": available if device == "auto" else device}
     try:
         return ModelClass(**arguments)
     except (TypeError, ValueError) as error:
-        raise EvaluationError(f"--backend {backend} cannot load {model}: {error}") from error
+        raise EvaluationError(
+            f"--backend {backend} cannot load {arguments['pretrained']}: {error}"
+        ) from error

@@ -233,3 +233,17 @@ def test_evaluation_refuses_what_is_missing(
         assert outcome.status == 2
         assert message in outcome.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_backend_is_reported_before_the_harness_is_loaded(
+    trainer: Trainer, converted: tuple[Outcome, Path], tmp_path: Path
+) -> None:
+    words = ["--model", converted[1] / "converted_hf" / "iter_12", "--output", tmp_path / "r", "--tasks", "a"]
+    program = [trainer.python, "-X", "importtime", SCRIPTS / "evaluate_hf.py"]
+    done = subprocess.run(
+        [*program, *words, "--backend-argument", "dtype"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "evaluate_hf.py: error: --backend-argument dtype is not NAME=VALUE of the backend" in done.stderr
+    assert "evaluation_models" in done.stderr
+    assert "lm_eval" not in done.stderr
