@@ -115,6 +115,7 @@ def test_sshd_accepts_one_user_by_key_only(layout: Layout) -> None:
     assert "AllowUsers ada" in lines
     assert "PasswordAuthentication no" in lines
     assert "StrictModes yes" in lines
+    assert "KexAlgorithms -sntrup761*,mlkem768*" in lines
     assert f"SetEnv SHLVL=1 SLURM_CONF={layout.slurm_conf}" in lines
     assert not any(line.startswith(("MaxStartups", "MaxSessions", "PerSource")) for line in lines)
 
