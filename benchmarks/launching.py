@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ import psutil
 import yaml
 from between_stages import used
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.cli.local.local_airflow import LocalAirflow
 from airflow_megatron.cli.local.local_connection import local_connections
 from airflow_megatron.spec.documents.project import local_dir, project_folder, sweep_specs_dir
@@ -96,12 +96,6 @@ def sweep_of(points: int) -> str:
     del spec["stages"]["prepare_data"], spec["stages"]["pretrain"]["parent"]
     spec["params"]["data"] = "{{ sweep_dir }}/data"
     return yaml.safe_dump({**spec, "name": NAME}, sort_keys=False)
-
-
-def free_port() -> int:
-    """Return a port that no other Airflow of this machine begins with."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def seconds_of(airflow: LocalAirflow, run_id: str) -> dict[str, float]:

@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "peers
 import live_page
 from airflow_database import empty_database
 from browser import Page, browser_page
-from free_ports import free_port
 from peer_servers import mlflow_server, peer_python, served
 from results_store import fill
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.results.store.segments import SegmentStore
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from free_ports import free_port
+
+from airflow_megatron.cli.local.free_ports import free_port
 
 PROGRAM = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 USER = getpass.getuser()

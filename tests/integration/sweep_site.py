@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from free_ports import free_port
 from job_priority import drop_nice
 from patience import deadline_in, patient, wait_until
 from warm_airflow import WarmAirflow
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.cli.local.local_airflow import LocalAirflow
 from airflow_megatron.cli.local.local_connection import local_connections
 from airflow_megatron.spec.documents.project import local_dir

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from free_ports import free_port
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.megatron.logs.iteration_lines import IterationRecord
 from airflow_megatron.results.readings.sweep_jobs import SweepJob
 from airflow_megatron.results.store.batches import Batch, Source

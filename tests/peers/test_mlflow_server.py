@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from free_ports import free_port
 from peer_servers import (
     BEGAN,
     JOBS,
@@ -17,6 +16,7 @@ from peer_servers import (
     mlflow_server,
 )
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.results.trackers.mlflow import Mlflow
 from airflow_megatron.results.trackers.pushing import Pushed, push_sweep
 from airflow_megatron.spec.model.schema import TrackerSection

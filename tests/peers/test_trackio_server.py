@@ -10,9 +10,9 @@ import httpx
 import pytest
 import typer
 from example_specs import CHAIN
-from free_ports import free_port
 from peer_servers import BEGAN, JOBS, SWEEP, StoredSweep, loss, peer_python, served
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.cli.runs.results_commands import push
 from airflow_megatron.megatron.logs.iteration_lines import IterationRecord
 from airflow_megatron.operators import push_records

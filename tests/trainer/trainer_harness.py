@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from free_ports import free_port
 from warm_interpreter import WarmInterpreter
+
+from airflow_megatron.cli.local.free_ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.cli.local.local_connection import AirflowCommandError, local_connections, run_airflow
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
 from airflow_megatron.cli.local.startup_wait import StartupWait
@@ -37,8 +36,6 @@ DAG_WORK_S = 120
 STILL_S = 120
 STOP_TIMEOUT_S = 30
 TITLE_PAUSE_S = 0.1
-_OTHER_PORTS = range(10_000, 20_000)
-"""Ports where the wanted ones are taken."""
 DATABASE_WAIT_S = 30
 """How long a statement waits for another process to release the database; sqlite3's default of 5 s is too short for a
 busy machine, and Airflow's scheduler ends when a statement fails."""
@@ -154,12 +151,15 @@ class LocalAirflow:
 
         :raises LocalAirflowError: if they do not start; contains the last lines of their log
         """
-        self.port = self.port or _free_port(8080)
-        # another Airflow on this machine may use the default ports of the log servers
-        self._log_ports = {
-            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port(8793)),
-            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port(8794)),
-        }
+        try:
+            self.port = self.port or free_port(8080)
+            # another Airflow on this machine may use the default ports of the log servers
+            self._log_ports = {
+                "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port(8793)),
+                "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port(8794)),
+            }
+        except OSError as error:
+            raise LocalAirflowError(str(error)) from error
         keep_new_files_private()
         make_private(self.home)
         with self.log_file.open("wb") as log:
@@ -359,21 +359,6 @@ def _log_line(line: dict[str, Any] | str) -> str:
         f"{error.get('exc_type')}: {error.get('exc_value')}" for error in line.get("error_detail") or []
     ]
     return "\n".join([str(line.get("event", "")), *raised])
-
-
-def _free_port(wanted: int) -> int:
-    """Return the port ``wanted`` if it is free, otherwise another free port.
-
-    The kernel gives none of these ports to outgoing connections, which could take it before Airflow does.
-    """
-    for port in (wanted, *random.SystemRandom().sample(_OTHER_PORTS, 100)):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise LocalAirflowError("no free port for the web page")
 
 
 def _group_alive(group: int) -> bool:

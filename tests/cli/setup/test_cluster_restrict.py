@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from free_ports import free_port
 from ssh_server import USER, make_key
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.hooks.restricted import dispatcher
 from airflow_megatron.hooks.restricted.programs import request_for
 from airflow_megatron.hooks.restricted.requests import remote_command

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from free_ports import free_port
+from airflow_megatron.cli.local.free_ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from free_ports import free_port
 from patience import read_until, wait_until
+
+from airflow_megatron.cli.local.free_ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

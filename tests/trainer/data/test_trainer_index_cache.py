@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from free_ports import free_port
 from trainer_harness import LOOP, MODEL, REPOSITORY, SCHEDULE, SCRIPTS, TIMEOUT_S, Data, Trainer
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 from airflow.api_fastapi.app import create_app, purge_cached_app
-from free_ports import free_port
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.ui.app import sweep_results_app
 from airflow_megatron.ui.live.result_folders import ResultFolders
 

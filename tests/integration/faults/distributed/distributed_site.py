@@ -16,12 +16,12 @@ import psutil
 from airflow_storm import AirflowStorm
 from faults import WEIGHTS
 from faulty_airflow import QUICK_RECOVERY, FaultyAirflow
-from free_ports import free_port
 from patience import wait_until
 from proxied_site import ProxiedSite
 from spec_repository import SpecRepository
 from sweep_site import PATIENCE, PROJECT
 
+from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.spec.documents.project import local_dir
 
 sys.path.insert(0, str(PROJECT / "docker"))

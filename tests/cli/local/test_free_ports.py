@@ -5,16 +5,14 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from free_ports import free_port
-
-from airflow_megatron.cli.local.local_airflow import _free_port
+from airflow_megatron.cli.local.free_ports import free_port
 
 FIRST_OF_CONNECTIONS = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
 
 def test_a_wanted_port_is_taken_when_it_is_free() -> None:
     port = free_port()
-    assert _free_port(port) == port
+    assert free_port(port) == port
 
 
 def test_another_port_belongs_to_no_connection() -> None:
@@ -22,6 +20,6 @@ def test_another_port_belongs_to_no_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         assert taken >= FIRST_OF_CONNECTIONS
-        found = {_free_port(taken) for _ in range(20)} | {free_port() for _ in range(20)}
+        found = {free_port(taken) for _ in range(20)} | {free_port() for _ in range(20)}
     assert max(found) < FIRST_OF_CONNECTIONS
     assert len(found) > 30

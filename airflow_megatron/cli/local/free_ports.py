@@ -1,4 +1,4 @@
-"""Ports for the servers of tests."""
+"""Choose ports of this machine for servers that start later."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ _RANGE: Final = range(10_000, 20_000)
 and one that waits for the server could be connected to itself. The local cluster's ports follow."""
 
 
-def free_port() -> int:
-    """Return a TCP port of this machine on which nothing listens."""
-    for port in random.SystemRandom().sample(_RANGE, 100):
+def free_port(*wanted: int) -> int:
+    """Return a TCP port on which nothing listens.
+
+    :param wanted: ports to use if they are free
+    :raises OSError: if no port is found
+    """
+    for port in (*wanted, *random.SystemRandom().sample(_RANGE, 100)):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return port
-    raise AssertionError(f"no free port among 100 of {_RANGE}")
+    raise OSError(f"no free port among 100 of {_RANGE.start} to {_RANGE.stop - 1}")
