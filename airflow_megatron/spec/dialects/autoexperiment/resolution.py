@@ -216,7 +216,7 @@ def _make(steps: Sequence[tuple[str, str, bool]], params: dict[str, Any]) -> dic
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
             return None
         if type(value) is str and (
-            "{" in value or "}" in value or len(value) > MAX_TEXT or value.startswith("expr(")
+            "{" in value or "}" in value or len(value) > MAX_TEXT or is_expression(value)
         ):
             return None
         params[key] = made[key] = value
