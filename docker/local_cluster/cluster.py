@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 STATUS_TIMEOUT = 15.0
 #: How long ``down`` waits for cancelled jobs: Slurm's KillWait and a little more.
 CANCEL_PATIENCE = 10.0
+#: How long ``down`` kills processes that those that end leave behind.
+SURVIVORS_PATIENCE = 10.0
 
 
 class Cluster:
@@ -326,12 +328,13 @@ class Cluster:
         if leftovers:
             self.say(f"stopping {len(leftovers)} more processes (jobs, sessions)")
             processes.end(leftovers, 3.0)
-        survivors = self._processes()
-        if survivors:
+        # a process may start another one before it ends, and that one another
+        deadline = time.monotonic() + SURVIVORS_PATIENCE
+        while survivors := self._processes():
+            if time.monotonic() > deadline:
+                numbers = ", ".join(str(process.pid) for process in survivors)
+                raise ClusterError(f"new processes of the cluster keep starting: {numbers}")
             processes.end(survivors, 0.0, first=signal.SIGKILL)
-        if self._processes():
-            numbers = ", ".join(str(process.pid) for process in self._processes())
-            raise ClusterError(f"new processes of the cluster keep starting: {numbers}")
         for record in layout.records.glob("*.json"):
             record.unlink()
         layout.check_runtime()

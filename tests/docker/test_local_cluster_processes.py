@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from local_cluster import processes, settings
+from local_cluster.cluster import Cluster
 from local_cluster.errors import ClusterError
+from local_cluster.layout import Layout
 from local_cluster.settings import Settings, Size
 
 if TYPE_CHECKING:
@@ -67,6 +69,25 @@ def test_a_process_that_got_an_old_number_is_never_ended(spawn: Spawn, change: d
     stale = dataclasses.replace(identity(child), **change)
     processes.end([stale], 0.2)
     assert child.poll() is None
+
+
+@pytest.mark.slow
+def test_processes_that_others_leave_behind_are_ended_too(
+    tmp_path: Path, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[processes.ProcessIdentity] = []
+
+    def found(self: Cluster) -> list[processes.ProcessIdentity]:
+        if not any(map(processes.is_running, left)) and len(left) < 5:
+            left.append(identity(spawn("sleep", "60")))
+        return [process for process in left if processes.is_running(process)]
+
+    monkeypatch.setattr(Cluster, "_processes", found)
+    layout = Layout.at(tmp_path / "cluster")
+    layout.make_directories()
+    Cluster(layout, lambda line: None).down()
+    assert len(left) == 5
+    assert not any(map(processes.is_running, left))
 
 
 @pytest.mark.slow
