@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 STATUS_TIMEOUT = 15.0
 #: How long ``down`` waits for cancelled jobs: Slurm's KillWait and a little more.
 CANCEL_PATIENCE = 10.0
+#: States of a node that runs jobs, as sinfo shows them.
+_IN_SERVICE = frozenset({"idle", "mixed", "allocated", "completing"})
 #: How long ``down`` kills processes that those that end leave behind.
 SURVIVORS_PATIENCE = 10.0
 
@@ -280,14 +282,19 @@ class Cluster:
 
         def all_respond() -> bool:
             states.update(self._node_states())
-            return all(states.get(name) in {"idle", "mixed", "allocated", "completing"} for name in names)
+            return all(states.get(name) in _IN_SERVICE for name in names)
 
-        if not processes.wait_until(all_respond, 120.0, interval=0.1):
-            waiting = [name for name in names if states.get(name) != "idle"]
+        def ended() -> list[str]:
+            return [name for name in names if daemons.running_process(f"slurmd:{name}", self.layout) is None]
+
+        processes.wait_until(lambda: bool(ended()) or all_respond(), 120.0, interval=0.1)
+        waiting = ended() or [name for name in names if states.get(name) not in _IN_SERVICE]
+        if waiting:
             tails = "\n".join(
                 daemons.log_tail(daemon, self.layout) for daemon in ("slurmctld", f"slurmd:{waiting[0]}")
             )
-            raise ClusterError(f"nodes did not come up: {states}\n{tails}")
+            shown = ", ".join(f"{name} ({states.get(name, 'its slurmd has ended')})" for name in waiting)
+            raise ClusterError(f"nodes did not come up: {shown}\n{tails}")
 
     def _write_description(
         self, chosen: settings.Settings, machine: configuration.Machine, imitation: Imitation | None

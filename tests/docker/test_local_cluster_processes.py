@@ -71,6 +71,23 @@ def test_a_process_that_got_an_old_number_is_never_ended(spawn: Spawn, change: d
     assert child.poll() is None
 
 
+def test_up_does_not_wait_for_a_node_whose_daemon_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[bool] = []
+
+    def look_once(condition: Callable[[], bool], *words: float, **options: float) -> bool:
+        looked.append(condition())
+        return looked[-1]
+
+    monkeypatch.setattr(processes, "wait_until", look_once)
+    monkeypatch.setattr(Cluster, "_node_states", lambda self: {"n1": "idle"})
+    cluster = Cluster(Layout.at(tmp_path / "cluster"), lambda line: None)
+    with pytest.raises(ClusterError, match=r"nodes did not come up: n1 \(its slurmd has ended\)"):
+        cluster._await_nodes(["n1"])
+    assert looked == [True]
+
+
 @pytest.mark.slow
 def test_processes_that_others_leave_behind_are_ended_too(
     tmp_path: Path, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
