@@ -288,12 +288,14 @@ class Cluster:
             return [name for name in names if daemons.running_process(f"slurmd:{name}", self.layout) is None]
 
         processes.wait_until(lambda: bool(ended()) or all_respond(), 120.0, interval=0.1)
-        waiting = ended() or [name for name in names if states.get(name) not in _IN_SERVICE]
+        without_daemon = ended()
+        waiting = without_daemon or [name for name in names if states.get(name) not in _IN_SERVICE]
         if waiting:
             tails = "\n".join(
                 daemons.log_tail(daemon, self.layout) for daemon in ("slurmctld", f"slurmd:{waiting[0]}")
             )
-            shown = ", ".join(f"{name} ({states.get(name, 'its slurmd has ended')})" for name in waiting)
+            why = dict.fromkeys(without_daemon, "its slurmd has ended") or states
+            shown = ", ".join(f"{name} ({why.get(name, 'no state')})" for name in waiting)
             raise ClusterError(f"nodes did not come up: {shown}\n{tails}")
 
     def _write_description(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from local_cluster import processes, settings
+from local_cluster import daemons, processes, settings
 from local_cluster.cluster import Cluster
 from local_cluster.errors import ClusterError
 from local_cluster.layout import Layout
@@ -86,6 +86,17 @@ def test_up_does_not_wait_for_a_node_whose_daemon_has_ended(
     with pytest.raises(ClusterError, match=r"nodes did not come up: n1 \(its slurmd has ended\)"):
         cluster._await_nodes(["n1"])
     assert looked == [True]
+
+
+def test_nodes_that_slurm_does_not_know_are_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = processes.ProcessIdentity(1, 1, "")
+    monkeypatch.setattr(daemons, "running_process", lambda *words: running)
+    monkeypatch.setattr(processes, "wait_until", lambda *words, **options: False)
+    cluster = Cluster(Layout.at(tmp_path / "cluster"), lambda line: None)
+    with pytest.raises(ClusterError, match=r"nodes did not come up: n1 \(no state\)"):
+        cluster._await_nodes(["n1"])
 
 
 @pytest.mark.slow
