@@ -69,6 +69,14 @@ class SlurmCluster:
         done.check_returncode()
         return done.stdout.strip()
 
+    def start_again(self, job_id: str) -> None:
+        """Start a requeued job that is pending, without Slurm's delay of two minutes.
+
+        slurmd refuses to launch a job in the second in which it has killed it (``Job credential revoked``).
+        """
+        time.sleep(1.1)
+        self.slurm("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+
     @property
     def ssh_argv(self) -> list[str]:
         server = self.description["ssh"]

@@ -136,8 +136,7 @@ def test_requeued_job_is_one_attempt(cluster, tmp_path):
     cluster.slurm("scontrol", "requeue", outcome.job_id)
     assert judge(observe(cluster, watch), COMMAND).outcome in {Outcome.ACTIVE, Outcome.UNKNOWN}
     wait_for(cluster, watch, lambda verdict: verdict.state is JobState.PENDING)
-    # Slurm would hold a requeued job back for two minutes.
-    cluster.slurm("scontrol", "update", f"JobId={outcome.job_id}", "StartTime=now")
+    cluster.start_again(outcome.job_id)
     verdict = verdict_of(cluster, watch)
     assert verdict.outcome is Outcome.FINISHED
     assert observe(cluster, watch).exit.restart_count == 1

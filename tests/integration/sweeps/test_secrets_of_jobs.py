@@ -190,9 +190,7 @@ class Sweep:
             60,
             "Slurm to requeue the job",
         )
-        slurm(
-            "scontrol", "update", f"JobId={job_id}", "StartTime=now"
-        )  # otherwise it would be delayed for two minutes
+        self.site.cluster.start_again(job_id)
 
     def running(self) -> set[str]:
         rows = [row for rows in self.site.submissions("secretive.").values() for row in rows]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import time
@@ -46,6 +48,7 @@ class Job:
         job_id: str = "7",
         restarts: int = 0,
         environment: Mapping[str, str] | None = None,
+        start_new_session: bool = False,
         **options: str,
     ) -> subprocess.Popen[str]:
         prologue = hastened(job_prologue(str(self.attempt_dir), **options))
@@ -66,6 +69,7 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=start_new_session,
         )
 
     def run(self, body: str, **options) -> tuple[int, str, str]:
@@ -292,6 +296,30 @@ def test_a_signal_that_reaches_the_command_first_is_recorded(job):
     assert process.returncode == 128 + signal.SIGTERM
     assert job.exit is not None
     assert (job.exit.exit_code, job.exit.signal) == (128 + signal.SIGTERM, "TERM")
+
+
+@pytest.mark.slow
+def test_a_signal_to_all_processes_at_any_instant_stops_the_job(tmp_path, shell):
+    """As Slurm does: the script's fork may not have executed the command yet, or end together with the signal."""
+    chance = random.Random(1)
+    for number in range(60):
+        job = Job(tmp_path / str(number), shell)
+        job.record()
+        process = job.start("echo began; am_run sleep 300", start_new_session=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "began\n"
+        due = time.perf_counter() + chance.uniform(0, 0.003)
+        while time.perf_counter() < due:
+            pass
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.communicate(timeout=30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert job.exit is not None
+        assert (job.exit.exit_code, job.exit.signal) == (128 + signal.SIGTERM, "TERM")
 
 
 @pytest.mark.slow

@@ -40,7 +40,24 @@ am_publish_record() { # writes the record to the path where it is read
 am_stop() { # SIGNAL
   am_signal="\"$1\""
   am_interrupted=1
-  if [ -n "$am_child" ]; then kill -s "$am_stop_signal" "$am_child" 2>/dev/null || true; fi
+  if [ -n "$am_child" ]; then am_stop_command; fi
+}
+
+am_is_shell() { # PID; returns whether the process is a fork of this script that has not executed its command yet
+  [ "$(tr '\0' '\n' <"/proc/$1/cmdline" 2>/dev/null)" = "$(tr '\0' '\n' <"/proc/$$/cmdline" 2>/dev/null)" ]
+}
+
+am_stop_command() { # such a fork may ignore a signal: it has the traps of this script
+  if am_is_shell "$am_child"; then am_early=1; else am_early=; fi
+  kill -s "$am_stop_signal" "$am_child" 2>/dev/null || return 0
+  if [ -z "$am_early" ]; then return 0; fi
+  for am_try in 1 2 3 4 5 6 7 8 9; do
+    sleep 0.1
+    if ! am_is_shell "$am_child"; then
+      kill -s "$am_stop_signal" "$am_child" 2>/dev/null || true
+      return 0
+    fi
+  done
 }
 
 # am_run COMMAND…
@@ -52,11 +69,19 @@ am_run() {
   fi
   "$@" 9>&- &
   am_child=$!
-  if [ -n "$am_signal" ]; then kill -s "$am_stop_signal" "$am_child" 2>/dev/null || true; fi
+  if [ -n "$am_signal" ]; then am_stop_command; fi
   am_status=
   while :; do
     am_interrupted=
     wait "$am_child" && am_waited=0 || am_waited=$?
+    # bash 5.2 loses the status of a command that ends at the moment of a trapped signal; wait then returns -1.
+    if [ "$am_waited" -lt 0 ]; then
+      am_waited=143
+      if kill -0 "$am_child" 2>/dev/null; then
+        am_interrupted=1
+        sleep 0.1
+      fi
+    fi
     # A trapped signal ends wait early; the next wait returns the command's status, unless this one already did.
     if [ -z "$am_status" ] || [ "$am_waited" -ne 127 ]; then am_status=$am_waited; fi
     if [ -z "$am_interrupted" ]; then break; fi
