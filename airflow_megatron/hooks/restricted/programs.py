@@ -113,6 +113,7 @@ def _reading(commands: SlurmCommands) -> dict[str, str]:
         "version": f"{commands.command('sinfo')} --version",
         "home": framed("cd && pwd -P"),
         "poll": framed(poll),
+        "job-ends": framed(f"{shell_file('job_ends')}\nam_job_ends {word('int')}" + many(f" {word('path')}")),
         "stage-states": framed(
             f"{shell_file('exit_record')}\n{shell_file('stage_state')}"
             + many(f"\nam_stage {word('int')} {word('path')}")

@@ -12,6 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_megatron.slurm.polling.garbage_collection import PAUSES
+from airflow_megatron.slurm.polling.job_ends import (
+    MOST_RECORDS,
+    awaited_record,
+    is_ending,
+    job_ends_script,
+    parse_job_ends,
+)
 from airflow_megatron.slurm.polling.pacing import left_out, news, patience, pause
 from airflow_megatron.slurm.polling.poll import LOG_BYTES_PER_JOB, LOG_BYTES_PER_POLL, parse_poll, poll_script
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands
@@ -46,6 +53,12 @@ MAX_BACKOFF_S = 60.0
 MAX_REFUSED_BACKOFF_S = 600.0
 """Pause after a refused login, in seconds: sites lock accounts after repeated refusals."""
 
+LEAST_WAIT = 2
+"""Minimum seconds until the next poll for which the login node waits for the ends of jobs."""
+
+ENDING_S = 10.0
+"""Seconds for which polls follow quickly after a job has recorded its end, until Slurm notices it."""
+
 LINGER_S = 30.0
 """Seconds for which the connection stays open without watchers: the next stage often starts within seconds."""
 
@@ -62,6 +75,7 @@ class PollerStats:
     :param last_script_bytes: size of the last poll's scripts.
     :param last_answer_bytes: size of the last poll's answers.
     :param last_pause: seconds from the last poll's beginning to the next one's, as planned.
+    :param waits: waits for the ends of jobs begun.
     """
 
     ticks: int = 0
@@ -72,6 +86,7 @@ class PollerStats:
     last_script_bytes: int = 0
     last_answer_bytes: int = 0
     last_pause: float = 0.0
+    waits: int = 0
 
 
 class Subscription:
@@ -94,6 +109,8 @@ class Subscription:
         self._patience = 0.0
         self._left_out = False
         self._unread = False
+        self._ending = False
+        self._awaited_record: str | None = None
 
     @property
     def watch(self) -> Watch:
@@ -108,6 +125,8 @@ class Subscription:
         self._watch = replace(self._watch, **changes)
         self._version += 1
         self._patience = 0.0
+        self._ending = False
+        self._awaited_record = None
         self._newest = None
         self._arrived.clear()
         self._poller.wake()
@@ -165,6 +184,16 @@ class Subscription:
         """Whether the newest poll could not read the files of this watch."""
         return self._unread
 
+    @property
+    def ending(self) -> bool:
+        """Whether the job has recorded its end a moment ago, and Slurm has not noticed it."""
+        return self._ending and time.monotonic() - self._changed < ENDING_S
+
+    @property
+    def awaited_record(self) -> str | None:
+        """The path at which the job, which runs, will record its end."""
+        return self._awaited_record
+
     def question(self) -> Watch:
         """Return the watch for the poll that starts now; called by the poller."""
         watch = self._watch
@@ -189,6 +218,8 @@ class Subscription:
         self._patience = patience(self._watch, observation, time.monotonic() - self._changed)
         self._left_out = left_out(observation)
         self._unread = observation.unreachable is not None
+        self._ending = is_ending(observation)
+        self._awaited_record = awaited_record(self._watch, observation)
         # The observation may repeat bytes that the watcher took while this poll was running.
         seen = self._watch.log_offset - observation.log_offset
         if seen > 0 and observation.log_chunk:
@@ -237,6 +268,8 @@ class Poller:
         self._name = name
         self._subscriptions: dict[str, Subscription] = {}
         self._task: asyncio.Task[None] | None = None
+        self._waiter: asyncio.Task[None] | None = None
+        self._seen_records: set[str] = set()
         self._wake = asyncio.Event()
         self._transport: Transport | None = None
         self._opened = 0
@@ -320,6 +353,8 @@ class Poller:
         finally:
             # From here on a new watcher starts a new loop.
             self._task = None
+            if self._waiter is not None:
+                self._waiter.cancel()
             PAUSES.end()
             transport, self._transport = self._transport, None
             if transport is not None:
@@ -336,17 +371,56 @@ class Poller:
             return
         watchers = self._subscriptions.values()
         self.stats.last_pause = pause(self.interval, (each.patience for each in watchers))
+        least = LEAST_REST * self.interval
         if any(each.left_out for each in watchers):
             self.stats.last_pause = self._spacing()
+        if any(each.ending for each in watchers):
+            self.stats.last_pause = self._spacing()
+            least = LEAST_REST * self._spacing()
+        rest = max(self.stats.last_pause - (time.monotonic() - self._began), least)
+        self._wait_for_ends(int(rest))
         try:
-            took = time.monotonic() - self._began
             # not wait_for: in Python 3.11 it suppresses a cancellation that arrives together with the event
-            async with asyncio.timeout(max(self.stats.last_pause - took, LEAST_REST * self.interval)):
+            async with asyncio.timeout(rest):
                 await self._wake.wait()
         except TimeoutError:
             return
         spacing = self._began + self._spacing() - time.monotonic()
         await asyncio.sleep(max(spacing, min(DEBOUNCE_S, self.interval)))
+
+    def _wait_for_ends(self, seconds: int) -> None:
+        """Let the login node wait for the end of a job, and poll soon after it.
+
+        A site with a budget of logins has few sessions for all processes, and keeps them for commands.
+        """
+        if self._transport is None or self._commands.login_budget or seconds < LEAST_WAIT:
+            return
+        if self._waiter is not None and not self._waiter.done():
+            return
+        awaited = {path for each in self._subscriptions.values() if (path := each.awaited_record)}
+        self._seen_records &= awaited
+        paths = sorted(awaited - self._seen_records)[:MOST_RECORDS]
+        if paths:
+            self._waiter = asyncio.get_running_loop().create_task(
+                self._wait_on_login_node(self._transport, paths, seconds),
+                name=f"slurm-ends {self._name}",
+                context=contextvars.Context(),
+            )
+
+    async def _wait_on_login_node(self, transport: Transport, paths: Sequence[str], seconds: int) -> None:
+        self.stats.waits += 1
+        try:
+            # not cancelled by a poll: transports give up the connection of a command that is
+            result = await transport.run(
+                job_ends_script(paths, seconds), timeout=seconds + self._command_timeout
+            )
+            found = parse_job_ends(paths, result)
+        except Exception as error:
+            log.debug("%s cannot be asked for the ends of jobs: %s", self._name, error)  # a poll reports it
+            return
+        if found is not None:
+            self._seen_records.add(found)  # not once more if it turns out to be damaged
+            self.wake()
 
     def _spacing(self) -> float:
         """Return the minimum seconds between the starts of two polls, also when watchers arrive."""

@@ -350,8 +350,8 @@ def _ending_in_queue(
         return (
             f"the queue had job {queue.job_id} as {queue.state.value}; it is {controller.state.value} again"
         )
-    if controller is not None and record is not None and controller.restarts > record.restart_count:
-        record = None  # it is from the run before the requeue
+    if record is not None and _is_of_an_earlier_run(record, queue, controller):
+        record = None
     # Wait for the exit code: it distinguishes a duplicate or a resumable stop from a crash.
     undecided = queue.state is JobState.FAILED and record is None and controller is None
     if undecided and _age(observation, queue.ended) < ACCOUNTING_LAG_S:
@@ -366,6 +366,13 @@ def _ending_in_queue(
     return _Ending(
         source, queue.state, queue.state.value, code, signal, queue.ended, elapsed, queue.node_list, lost
     )
+
+
+def _is_of_an_earlier_run(record: ExitRecord, queue: QueueRow, controller: ControllerRow | None) -> bool:
+    """Return whether the job was requeued after this record; Slurm starts it again two minutes later."""
+    if controller is not None and controller.restarts > record.restart_count:
+        return True
+    return queue.started is not None and record.ended < queue.started - CLOCK_SKEW_S
 
 
 def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, owner_job_id: str | None) -> bool:

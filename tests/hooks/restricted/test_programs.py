@@ -14,6 +14,7 @@ from airflow_megatron.hooks.restricted.dispatcher import LEFT_OUT, Checks, Refus
 from airflow_megatron.hooks.restricted.programs import LAYOUT, installed, programs, request_for
 from airflow_megatron.hooks.restricted.requests import left_out_of
 from airflow_megatron.results.readings.snapshot import snapshot_script
+from airflow_megatron.slurm.polling.job_ends import job_ends_script
 from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
 from airflow_megatron.slurm.remote.attempt import Attempt
 from airflow_megatron.slurm.remote.checkpoint_listing import listing_script
@@ -118,6 +119,7 @@ SCRIPTS = {
     "poll": poll_script(WATCHES, SLURM),
     "poll one": poll_script(WATCHES[1:], SLURM),
     "poll nothing": poll_script([], SLURM),
+    "ends": job_ends_script([f"{STAGE}/1/exit.json", f"{RUN}/.jobs/b/2/exit.json"], 4),
     "stages": stage_state_script([STAGE, f"{RUN}/.jobs/b"]),
     "finished": finished_stages_script([[STAGE, f"{RUN}/.jobs/b"], [STAGE]]),
     "checkpoints": listing_script("/runs/study"),

@@ -454,6 +454,18 @@ def test_exit_record_of_the_run_before_a_requeue_does_not_count():
     verdict = judge(requeued, COMMAND)
     assert verdict.outcome is Outcome.UNKNOWN
     assert "earlier run" in verdict.reason
+    # two minutes after its requeue, the job is launched in vain; slurmctld has not been asked for its exit code
+    again = seen(
+        queue=queued(JobState.FAILED, started=NOW - 1, ended=NOW), exit=exit_record(143, ended=NOW - 121)
+    )
+    verdict = judge(again, TRAIN)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "exit code is not known" in verdict.reason
+    # the clock of the node may be behind
+    just_now = seen(
+        queue=queued(JobState.FAILED, started=NOW - 1, ended=NOW), exit=exit_record(3, ended=NOW - 30)
+    )
+    assert judge(just_now, COMMAND).exit_code == 3
 
 
 def test_node_that_slurm_reports_as_failed():
