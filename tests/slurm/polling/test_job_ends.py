@@ -15,7 +15,7 @@ from airflow_megatron.slurm.polling.job_ends import (
     parse_job_ends,
 )
 from airflow_megatron.slurm.polling.poller import Poller
-from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.states.job_states import JobState
@@ -107,14 +107,28 @@ async def observe(subscription, seconds: float = 60.0) -> Observation:
     return await asyncio.wait_for(anext(subscription), seconds)
 
 
+@pytest.fixture
+def directory(tmp_path):
+    return attempt(tmp_path)
+
+
+@pytest.fixture
+def watching(slurm, transport, directory):
+    """Return a function that makes a poller and the subscription of a job that runs."""
+    queue(slurm, RUNNING)
+
+    def begin(interval: float = 600, commands: SlurmCommands = DEFAULT_COMMANDS):
+        poller = Poller(lambda: opened(transport), interval=interval, commands=commands)
+        return poller, poller.subscribe(Watch(key="x", job_id="7", attempt_dir=str(directory)))
+
+    return begin
+
+
 @pytest.mark.slow
 class TestPoller:
-    async def test_a_poll_follows_the_end_of_a_job(self, slurm, transport, tmp_path):
-        queue(slurm, RUNNING)
-        directory = attempt(tmp_path)
-        poller = Poller(lambda: opened(transport), interval=600)
-        watch = Watch(key="x", job_id="7", attempt_dir=str(directory))
-        async with poller.subscribe(watch) as subscription:
+    async def test_a_poll_follows_the_end_of_a_job(self, slurm, directory, watching):
+        poller, subscription = watching()
+        async with subscription:
             assert (await observe(subscription)).queue.state is JobState.RUNNING
             await asyncio.sleep(0.5)
             end(directory)
@@ -122,12 +136,9 @@ class TestPoller:
             assert (await observe(subscription)).queue.state is JobState.COMPLETED
         assert (poller.stats.ticks, poller.stats.waits) == (2, 1)
 
-    async def test_slurm_notices_the_end_later(self, slurm, transport, tmp_path):
-        queue(slurm, RUNNING)
-        directory = attempt(tmp_path)
-        poller = Poller(lambda: opened(transport), interval=600)
-        watch = Watch(key="x", job_id="7", attempt_dir=str(directory))
-        async with poller.subscribe(watch) as subscription:
+    async def test_slurm_notices_the_end_later(self, slurm, directory, watching):
+        _, subscription = watching()
+        async with subscription:
             await observe(subscription)
             end(directory)
             seen = await observe(subscription)
@@ -135,23 +146,19 @@ class TestPoller:
             queue(slurm, ENDED)
             assert (await observe(subscription)).queue.state is JobState.COMPLETED
 
-    async def test_a_record_that_cannot_be_read_causes_one_poll(self, slurm, transport, tmp_path):
-        queue(slurm, RUNNING)
-        directory = attempt(tmp_path)
+    async def test_a_record_that_cannot_be_read_causes_one_poll(self, directory, watching):
         (directory / "exit.json").write_text("damaged\n")
-        poller = Poller(lambda: opened(transport), interval=600)
-        async with poller.subscribe(Watch(key="x", job_id="7", attempt_dir=str(directory))) as subscription:
+        poller, subscription = watching()
+        async with subscription:
             await observe(subscription)
             assert (await observe(subscription)).exit is None
             with pytest.raises(TimeoutError):
                 await observe(subscription, 4)
         assert (poller.stats.ticks, poller.stats.waits) == (2, 1)
 
-    async def test_a_lost_wait_changes_nothing(self, slurm, transport, tmp_path):
-        queue(slurm, RUNNING)
-        poller = Poller(lambda: opened(transport), interval=3)
-        watch = Watch(key="x", job_id="7", attempt_dir=str(attempt(tmp_path)))
-        async with poller.subscribe(watch) as subscription:
+    async def test_a_lost_wait_changes_nothing(self, transport, watching):
+        poller, subscription = watching(interval=3)
+        async with subscription:
             await observe(subscription)
             transport.fail_with = "no more sessions"
             await asyncio.sleep(0.5)
@@ -163,13 +170,9 @@ class TestPoller:
     @pytest.mark.parametrize(
         ("interval", "commands"), [(1.5, SlurmCommands()), (600, SlurmCommands(login_budget=5))]
     )
-    async def test_no_wait_for_short_pauses_and_scarce_sessions(
-        self, slurm, transport, tmp_path, interval, commands
-    ):
-        queue(slurm, RUNNING)
-        poller = Poller(lambda: opened(transport), interval=interval, commands=commands)
-        watch = Watch(key="x", job_id="7", attempt_dir=str(attempt(tmp_path)))
-        async with poller.subscribe(watch) as subscription:
+    async def test_no_wait_for_short_pauses_and_scarce_sessions(self, watching, interval, commands):
+        poller, subscription = watching(interval, commands)
+        async with subscription:
             await observe(subscription)
             await asyncio.sleep(0.5)
         assert (poller.stats.ticks, poller.stats.waits) == (1, 0)
