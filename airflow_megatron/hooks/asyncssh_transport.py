@@ -13,7 +13,12 @@ import asyncssh
 
 from airflow_megatron.hooks.connection_options import host_key_refusal
 from airflow_megatron.hooks.login_gate import LoginGate
-from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.transport import (
+    CommandResult,
+    LoginRefusedError,
+    SessionRefusedError,
+    TransportError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,9 +103,14 @@ class AsyncsshTransport:
                 process = await connection.create_process(
                     self._remote_shell, encoding="utf-8", errors="replace"
                 )
-            except asyncssh.ChannelOpenError:
-                if attempt == self._attempts or connection.is_closed():
+            except asyncssh.ChannelOpenError as error:
+                if connection.is_closed():
                     raise
+                if attempt == self._attempts:
+                    self._abort()
+                    raise SessionRefusedError(
+                        f"{self._options.address}: session refused: {_reason(error)}"
+                    ) from error
             else:
                 with suppress(
                     BrokenPipeError

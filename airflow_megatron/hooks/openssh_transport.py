@@ -16,7 +16,12 @@ from airflow_megatron.hooks.connection_options import host_key_refusal
 from airflow_megatron.hooks.login_gate import LoginGate
 from airflow_megatron.hooks.shared_master import SHARED_IDLE_S, SharedMaster
 from airflow_megatron.slurm.remote.framing import END
-from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.transport import (
+    CommandResult,
+    LoginRefusedError,
+    SessionRefusedError,
+    TransportError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +54,10 @@ class _Ended:
     def mentions(self, *texts: str) -> bool:
         messages = self.stderr.lower()
         return any(text in messages for text in texts)
+
+    @property
+    def session_refused(self) -> bool:
+        return self.status == SSH_FAILED and self.mentions(_SESSION_REFUSED)
 
     @property
     def reason(self) -> str:
@@ -109,6 +118,8 @@ class OpensshTransport:
         # a script can itself end with 255; its frame is then complete
         if ended.status == SSH_FAILED and END not in ended.stdout:
             await self._drop_master()
+            if ended.session_refused:
+                raise SessionRefusedError(f"{address}: session refused: {ended.reason}")
             raise TransportError(f"{address}: connection lost: {ended.reason}")
         return CommandResult(ended.status, ended.stdout, ended.stderr)
 
@@ -125,9 +136,9 @@ class OpensshTransport:
         words = ["-T", "-o", "ProxyCommand=false", "-o", "ControlMaster=no", *self._base, *master]
         for attempt in itertools.count(1):
             ended = await _ssh([*words, "--", self._options.host, self._remote_shell], script)
-            self._sessions_are_used = ended.status == SSH_FAILED and ended.mentions(_SESSION_REFUSED)
+            self._sessions_are_used = ended.session_refused
             # other processes use the shared connection too and will free sessions
-            if not self._sessions_are_used or (attempt == self._attempts and not self._login_budget):
+            if not ended.session_refused or (attempt == self._attempts and not self._login_budget):
                 return ended
             await asyncio.sleep(random.uniform(0.5, 1.5) * SESSION_PAUSE_S * min(attempt, 5))
         raise AssertionError("the last attempt returns")

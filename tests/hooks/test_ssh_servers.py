@@ -16,9 +16,16 @@ from airflow.sdk import Connection
 from ssh_server import USER, SshServer, make_key
 
 from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.slurm.polling.poller import Poller
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.profile import SlurmCommands
-from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.transport import (
+    CommandResult,
+    LoginRefusedError,
+    SessionRefusedError,
+    TransportError,
+)
+from airflow_megatron.slurm.states.observation import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -344,6 +351,36 @@ class TestTrouble:
                 *(opened.run(f"sleep 0.2; echo {n}", timeout=60) for n in range(3))
             )
         assert [result.stdout for result in results] == ["0\n", "1\n", "2\n"]
+
+    async def test_the_wait_for_ends_takes_the_only_session(
+        self, start, hook, transport: str, tmp_path: Path
+    ) -> None:
+        """A poll for another job ends the wait and does not fail."""
+        squeue = tmp_path / "squeue"
+        squeue.write_text("#!/bin/sh\necho '7|RUNNING|1|1|1|1|n1|None|a'\n")
+        squeue.chmod(0o755)
+        commands = SlurmCommands(slurm_bin=str(tmp_path))
+        site = hook(start(MaxSessions=1), transport, attempts=2)
+        async with site.connected() as opened:
+
+            async def factory() -> Any:
+                return opened
+
+            poller = Poller(factory, interval=60, commands=commands)
+            async with poller.subscribe(Watch(key="x", job_id="7", attempt_dir=str(tmp_path))) as first:
+                assert (await asyncio.wait_for(anext(first), 60)).queue is not None
+                await asyncio.sleep(1)
+                async with poller.subscribe(Watch(key="y", job_id="7")) as second:
+                    assert (await asyncio.wait_for(anext(second), 60)).queue is not None
+            assert (poller.stats.waits, poller.stats.failures) == (1, 0)
+
+    async def test_a_refused_session_has_an_error_of_its_own(self, start, hook, transport: str) -> None:
+        async with hook(start(MaxSessions=1), transport, attempts=1).connected() as opened:
+            await opened.run("true", timeout=60)
+            results = await asyncio.gather(
+                *(opened.run("sleep 2", timeout=60) for _ in range(2)), return_exceptions=True
+            )
+        assert any(isinstance(result, SessionRefusedError) for result in results), results
 
     async def test_many_at_once_where_sshd_drops_some(self, start, hook, transport: str) -> None:
         server = start(MaxStartups="1:60:2")

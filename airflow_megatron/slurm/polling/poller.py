@@ -22,7 +22,7 @@ from airflow_megatron.slurm.polling.job_ends import (
 from airflow_megatron.slurm.polling.pacing import left_out, news, patience, pause
 from airflow_megatron.slurm.polling.poll import LOG_BYTES_PER_JOB, LOG_BYTES_PER_POLL, parse_poll, poll_script
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands
-from airflow_megatron.slurm.remote.transport import LoginRefusedError
+from airflow_megatron.slurm.remote.transport import LoginRefusedError, SessionRefusedError
 from airflow_megatron.slurm.states.observation import Observation, Unreachable, Watch
 
 if TYPE_CHECKING:
@@ -269,6 +269,7 @@ class Poller:
         self._subscriptions: dict[str, Subscription] = {}
         self._task: asyncio.Task[None] | None = None
         self._waiter: asyncio.Task[None] | None = None
+        self._has_session_for_waits = not commands.login_budget  # of which all processes share one connection
         self._seen_records: set[str] = set()
         self._wake = asyncio.Event()
         self._transport: Transport | None = None
@@ -391,9 +392,9 @@ class Poller:
     def _wait_for_ends(self, seconds: int) -> None:
         """Let the login node wait for the end of a job, and poll soon after it.
 
-        A site with a budget of logins has few sessions for all processes, and keeps them for commands.
+        A site that permits few sessions keeps them for commands.
         """
-        if self._transport is None or self._commands.login_budget or seconds < LEAST_WAIT:
+        if self._transport is None or not self._has_session_for_waits or seconds < LEAST_WAIT:
             return
         if self._waiter is not None and not self._waiter.done():
             return
@@ -422,6 +423,20 @@ class Poller:
             self._seen_records.add(found)  # not once more if it turns out to be damaged
             self.wake()
 
+    async def _poll_beside_wait(self, watches: Sequence[Watch]) -> dict[str, Observation]:
+        """Poll; if the wait has the only session that sshd permits, end it first and begin no other."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return await self._poll(watches)
+        try:
+            return await self._poll(watches)
+        except SessionRefusedError as error:
+            log.info("%s; from now on only polls notice the ends of jobs", error)
+        self._has_session_for_waits = False
+        waiter.cancel()
+        await asyncio.wait([waiter])
+        return await self._poll(watches)
+
     def _spacing(self) -> float:
         """Return the minimum seconds between the starts of two polls, also when watchers arrive."""
         return max(min(NEWCOMER_SPACING_S, self.interval), self._commands.min_poll_interval)
@@ -434,7 +449,7 @@ class Poller:
         watches = [subscription.question() for subscription in subscriptions]
         self._began = time.monotonic()
         try:
-            observations = await self._poll(watches)
+            observations = await self._poll_beside_wait(watches)
         except Exception as error:
             # any error: the next poll may succeed, so no watcher is stopped
             await self._failed(error)

@@ -17,6 +17,10 @@ class TransportError(AirflowMegatronError):
     permanent = False
 
 
+class SessionRefusedError(TransportError):
+    """The login node permits no further command on this connection (``MaxSessions`` of sshd) while others run."""
+
+
 class LoginRefusedError(TransportError):
     """The host key or the credentials of the connection are refused."""
 

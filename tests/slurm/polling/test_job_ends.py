@@ -17,7 +17,7 @@ from airflow_megatron.slurm.polling.job_ends import (
 from airflow_megatron.slurm.polling.poller import Poller
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.remote.records import ExitRecord
-from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.remote.transport import SessionRefusedError, TransportError
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Observation, QueueRow, Watch
 
@@ -155,6 +155,32 @@ class TestPoller:
             with pytest.raises(TimeoutError):
                 await observe(subscription, 4)
         assert (poller.stats.ticks, poller.stats.waits) == (2, 1)
+
+    async def test_a_site_that_permits_one_session(self, slurm, transport, watching, monkeypatch):
+        """The wait gives its session to the poll for a new job, and does not begin again."""
+        poller, subscription = watching(interval=5)
+        run, running = transport.run, []
+
+        async def one_at_a_time(script, *, timeout):
+            if running:
+                raise SessionRefusedError("cluster: session refused")
+            running.append(script)
+            try:
+                return await run(script, timeout=timeout)
+            finally:
+                running.remove(script)
+
+        monkeypatch.setattr(transport, "run", one_at_a_time)
+        async with subscription:
+            await observe(subscription)
+            await asyncio.sleep(0.5)
+            assert poller.stats.waits == 1
+            async with poller.subscribe(Watch(key="y", job_id="7")) as new:
+                assert (await observe(new, 4)).queue.state is JobState.RUNNING
+            await observe(subscription)
+            await observe(subscription)
+        assert poller.stats.waits == 1
+        assert poller.stats.failures == 0
 
     async def test_a_lost_wait_changes_nothing(self, transport, watching):
         poller, subscription = watching(interval=3)
