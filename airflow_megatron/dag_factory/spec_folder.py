@@ -26,6 +26,8 @@ from airflow_megatron.spec.dialects import registry
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import (
+    crowded_folders,
+    in_turn,
     load_sweep,
     load_sweep_text,
     lone_sidecars,
@@ -86,7 +88,8 @@ def read_spec_folder(folder: Path) -> SpecFolder:
     _read_unknown(folder, [file for file in files if file not in found], found, cache)
     cache.save(files)
     read = sweeps_of_entries([found[file] for file in files], most_stages=stage_budget())
-    return replace(read, problems=(*read.problems, *lone_sidecars(folder), *misnamed_files(folder)))
+    problems = (*read.problems, *crowded_folders(folder), *lone_sidecars(folder), *misnamed_files(folder))
+    return replace(read, problems=problems)
 
 
 def _read_unknown(
@@ -100,7 +103,8 @@ def _read_unknown(
     deadline = time.monotonic() + _reading_s()
     known = {file: cache.last(file) for file in files}
     cut_off = [file for file, entry in known.items() if entry and not entry.complete]
-    first = sorted(set(files) - set(cut_off), key=lambda file: (known[file] is not None, file))
+    # of one user with many new files, not all come before those of the others
+    first = sorted(in_turn(folder, set(files) - set(cut_off)), key=lambda file: known[file] is not None)
     for share, waiting in ((FIRST_S, first), (REST_S, cut_off)):
         for file in waiting:
             left_s = deadline - time.monotonic()

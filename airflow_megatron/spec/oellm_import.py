@@ -57,7 +57,7 @@ def import_oellm(
     """
     directory = Path(config_dir).resolve()
     file = directory / f"{config_name}.yaml"
-    compose = _composer(directory, config_name, overrides)
+    compose = _composer(directory, config_name, overrides, environment)
     root = compose(())
     document = YamlDocument(str(file), root, load_yaml_file(file).positions if file.is_file() else {})
     sweep = OellmSweep(
@@ -77,13 +77,15 @@ def import_oellm(
 
 
 def _composer(
-    directory: Path, config_name: str, overrides: Sequence[str]
+    directory: Path, config_name: str, overrides: Sequence[str], environment: Mapping[str, str] | None
 ) -> Callable[[Choices], dict[str, Any]]:
     try:
         from hydra import compose, initialize_config_dir
         from hydra.errors import HydraException
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
+
+        from airflow_megatron.spec.hydra_limits import RefusedReadError, limited_reads
     except ImportError as error:
         raise MissingHydraError from error
     if not directory.is_dir():
@@ -92,7 +94,10 @@ def _composer(
     def composed(choices: Choices) -> dict[str, Any]:
         words = [f"{key}={_choice_text(value)}" for key, value in choices]
         try:
-            with initialize_config_dir(version_base="1.3", config_dir=str(directory)):
+            with (
+                limited_reads(directory, environment),
+                initialize_config_dir(version_base="1.3", config_dir=str(directory)),
+            ):
                 config = compose(config_name=config_name, overrides=[*overrides, *words])
             data = OmegaConf.to_container(config, resolve=False)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
@@ -101,7 +106,7 @@ def _composer(
                     str(directory / f"{config_name}.yaml"),
                     0,
                     0,
-                    f"Hydra cannot compose it: {' '.join(str(error).split())}",
+                    f"Hydra cannot compose it: {' '.join(str(RefusedReadError.behind(error)).split())}",
                     f"overrides: {' '.join(words)}" if words else "",
                 )
             ) from error

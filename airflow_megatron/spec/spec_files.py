@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from airflow_megatron.spec.dialects.recognition import likely_meant
 from airflow_megatron.spec.dialects.registry import dialect_sweep
@@ -21,16 +21,23 @@ from airflow_megatron.spec.native.overrides import overridden
 from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
     from airflow_megatron.spec.model.sweep import Sweep
+
+    _OwnedFiles: TypeAlias = dict[tuple[str, int], list[Path]]
 
 PRESETS: Final = "presets"
 """Folder of the presets that specs extend; they are not sweeps."""
 ENDINGS: Final = (".yaml", ".yml")
 MOST_COMPARED: Final = 500
 """Maximum number of names that are compared with those of lone sidecars: every parse of a folder compares them."""
+MOST_FILES: Final = 5_000
+"""Maximum number of YAML files that one user has in one sub-folder of the folder of specs."""
+MOST_FILES_IN_ALL: Final = 20_000
+MOST_LISTED: Final = 200_000
+"""Maximum number of files and folders of any name below one sub-folder."""
 _LONGEST_COMPARED: Final = 40
 _MISNAMED: Final = re.compile(r"(?P<stem>.+?)\.ya?ml(?:\.txt)?", re.IGNORECASE)
 """Names that editors of other systems give to a spec."""
@@ -126,13 +133,108 @@ def misnamed_files(directory: Path) -> list[Problem]:
     return problems
 
 
+def crowded_folders(directory: Path) -> list[Problem]:
+    """Return a problem for each user and sub-folder whose YAML files are too many; none of them is read."""
+    problems = []
+    for (place, _), paths in _crowded(_owned_files(directory, _is_yaml)).items():
+        message = f"it holds {len(paths):,} YAML files of one user, and none of them is read"
+        if not paths:
+            message = f"it holds more than {MOST_LISTED:,} files, and none of them is read"
+        hint = f"at most {MOST_FILES:,}: remove those that are no specs"
+        problems.append(Problem(str(directory / place), 0, 0, message, hint))
+    return problems
+
+
+def in_turn(directory: Path, files: Iterable[Path]) -> list[Path]:
+    """Return files so that no user, and no sub-folder, comes twice before each other one that has files came once."""
+    taken: Counter[tuple[str, int]] = Counter()
+    places: list[tuple[int, Path]] = []
+    for path in sorted(files):
+        try:
+            owner = path.lstat().st_uid
+        except OSError:
+            owner = -1
+        group = (_sub_folder(directory, path), owner)
+        places.append((taken[group], path))
+        taken[group] += 1
+    return [path for _, path in sorted(places)]
+
+
+def _sub_folder(directory: Path, path: Path) -> str:
+    """Return the name of the sub-folder of *directory* that contains a file; empty for the folder itself."""
+    parts = path.relative_to(directory).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def _is_yaml(name: str) -> bool:
+    return name.endswith(ENDINGS)
+
+
 def _yaml_files(directory: Path) -> list[Path]:
-    return _files(directory, lambda name: name.endswith(ENDINGS))
+    return _files(directory, _is_yaml)
 
 
 def _files(directory: Path, wanted: Callable[[str], bool]) -> list[Path]:
-    found: list[Path] = []
-    for folder, below, names in os.walk(directory):
-        below[:] = sorted(name for name in below if not name.startswith(".") and name != PRESETS)
-        found += [Path(folder, name) for name in names if wanted(name) and not name.startswith(".")]
+    groups = _owned_files(directory, wanted)
+    crowded = _crowded(groups)
+    found = [path for group, paths in groups.items() if group not in crowded for path in paths]
     return sorted(found, key=lambda path: (len(path.parts), path))
+
+
+def _crowded(groups: _OwnedFiles) -> _OwnedFiles:
+    """Return the groups that are too large; of all together, the largest."""
+    kept, crowded = 0, {}
+    for group, paths in sorted(groups.items(), key=lambda one: (len(one[1]), one[0])):
+        kept += len(paths)
+        if not paths or len(paths) > MOST_FILES or kept > MOST_FILES_IN_ALL:
+            crowded[group] = paths
+    return crowded
+
+
+def _owned_files(directory: Path, wanted: Callable[[str], bool]) -> _OwnedFiles:
+    """Return the files with a wanted name, by sub-folder and owner; one empty list for a folder with too many."""
+    groups: _OwnedFiles = defaultdict(list)
+    subfolders: list[str] = []
+    for entry in _entries(directory):
+        if _is_folder(entry):
+            subfolders.append(entry.name)
+        elif wanted(entry.name):
+            groups["", _owner(entry)].append(Path(entry.path))
+    for name in subfolders:
+        of_folder: _OwnedFiles = defaultdict(list)
+        waiting, listed = [directory / name], 0
+        while waiting and listed <= MOST_LISTED:
+            for entry in _entries(waiting.pop()):
+                listed += 1
+                if listed > MOST_LISTED:
+                    break
+                if _is_folder(entry):
+                    waiting.append(Path(entry.path))
+                elif wanted(entry.name):
+                    of_folder[name, _owner(entry)].append(Path(entry.path))
+        groups.update(of_folder if listed <= MOST_LISTED else {(name, -1): []})
+    return groups
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield what a folder holds, without hidden entries, presets and links to folders."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if not entry.is_dir() or (entry.name != PRESETS and not entry.is_symlink()):
+                    yield entry
+    except OSError:
+        return
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
+
+
+def _owner(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_uid
+    except OSError:
+        return -1

@@ -23,6 +23,7 @@ from airflow_megatron.dag_factory.spec_files import (
     raise_for_spec_errors,
 )
 from airflow_megatron.dag_factory.spec_folder import read_spec_folder
+from airflow_megatron.spec import spec_files as listing
 from airflow_megatron.spec.documents.project import clusters_dir
 from airflow_megatron.spec.trust import isolation
 from airflow_megatron.spec.trust.isolation import Limits, run_isolated
@@ -431,3 +432,31 @@ def test_errors_are_printed_where_airflow_prints_only_a_traceback(
     with pytest.raises(SweepSpecErrors, match=r"bad\.YAML: it is not read"):
         raise_for_spec_errors(folder)
     assert ("bad.YAML: it is not read" in capsys.readouterr().err) == shown
+
+
+def test_many_files_of_another_folder_do_not_come_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The specs that are refused share a limit of time; the files of one sub-folder do not use it up."""
+    (folder / "eve").mkdir()
+    (folder / "zoe").mkdir()
+    for number in range(40):
+        (folder / "eve" / f"{number}.yaml").write_text("x: 1\n")
+    (folder / "zoe" / "last.yaml").write_text(GOOD.replace("name: good", "name: last"))
+    monkeypatch.setattr(spec_folder, "ALL_S", spec_folder.FIRST_S + 0.05)
+    read = read_spec_folder(folder)
+    assert {"good", "last"} <= {outline.name for outline in read.outlines}
+    assert any("not read yet" in problem.message for problem in read.problems)
+
+
+def test_a_crowded_folder_has_an_error_and_changes_no_other_sweep(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MOST_FILES", 10)
+    (folder / "eve").mkdir()
+    for number in range(20):
+        (folder / "eve" / f"{number}.airflow.yml").touch()
+    read = read_spec_folder(folder)
+    assert [outline.name for outline in read.outlines] == ["good", "zz"]
+    (problem,) = read.problems
+    assert str(problem).startswith(f"{folder / 'eve'}: it holds 20 YAML files of one user")

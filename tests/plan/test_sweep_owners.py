@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from example_specs import CHAIN
 
+from airflow_megatron.plan import repeated_names
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.repeated_names import repeated_name_problem
 from airflow_megatron.plan.sweep_owners import record_owner
@@ -60,6 +63,26 @@ def test_files_that_only_mention_the_name_or_are_broken_do_not_count(other: str,
     (specs / "a.yaml").write_text(CHAIN)
     (specs / "b.yaml").write_text(other)
     assert repeated_name_problem(load_sweep(specs / "a.yaml")) is None
+
+
+def test_costly_files_that_mention_the_name_do_not_count(
+    specs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comment with another sweep's name must not make its commands read a file without limits."""
+    monkeypatch.setattr(repeated_names, "EACH_S", 0.2)
+    monkeypatch.setattr(repeated_names, "ALL_S", 0.3)
+    (specs / "a.yaml").write_text(CHAIN)
+    costly = (
+        CHAIN.replace("name: chain", "name: other")
+        + "# chain\n"
+        + "".join(f"k{n}: [1]\n" for n in range(100_000))
+    )
+    for name in ("b.yaml", "c.yaml", "d.yaml"):
+        (specs / name).write_text(costly)
+    sweep = load_sweep(specs / "a.yaml")
+    begin = time.process_time() + sum(os.times()[2:4])
+    assert repeated_name_problem(sweep) is None
+    assert time.process_time() + sum(os.times()[2:4]) - begin < 1.5
 
 
 def test_a_file_elsewhere_is_nobodys_rival(specs: Path, tmp_path: Path) -> None:

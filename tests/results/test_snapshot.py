@@ -17,6 +17,7 @@ from airflow_megatron.megatron.logs.log_lines import (
     ValidationRecord,
     parse_log,
 )
+from airflow_megatron.results.readings import snapshot as snapshot_module
 from airflow_megatron.results.readings.snapshot import SnapshotError, parse_snapshot, snapshot_script
 from airflow_megatron.slurm.remote.framing import BEGIN, END
 from airflow_megatron.slurm.remote.quoting import QuotingError
@@ -224,6 +225,26 @@ def test_a_tracker_of_any_size_does_not_hold_the_other_runs(tmp_path: Path) -> N
     shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=20, check=True)
     found = parse_snapshot(shell.stdout)
     assert [found.run(str(tmp_path / run)).tracked for run in ("a", "b")] == [None, 20]
+
+
+@pytest.mark.slow
+def test_large_results_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may write sparse files, which cost it nothing, and little when they are compressed."""
+    monkeypatch.setattr(snapshot_module, "MOST_OF_FILES", 1 << 20)
+    for run in ("evil", "good"):
+        for iteration in range(5 if run == "evil" else 1):
+            file = tmp_path / run / "eval_results" / f"iter_{iteration:07d}" / "results.json"
+            file.parent.mkdir(parents=True)
+            with file.open("wb") as stream:
+                stream.write(b'{"results": {}}')
+                if run == "evil":
+                    stream.truncate(500_000)
+    paths = [str(tmp_path / run) for run in ("evil", "good")]
+    answer = subprocess.run(["sh"], input=snapshot_script(paths), capture_output=True, text=True, check=True)
+    snapshot = parse_snapshot(answer.stdout)
+    assert snapshot.run(paths[1]).evaluations == {0: {"results": {}}}
+    assert snapshot.run(paths[1]).unreadable == []
+    assert "eval_results" in snapshot.run(paths[0]).unreadable
 
 
 def test_iteration_lines_has_a_lower_bound() -> None:

@@ -118,7 +118,7 @@ def test_lines_that_are_repeated_are_searched_once() -> None:
 
 
 FILES = 30_000
-"""A listing may have 500,000 for each directory."""
+"""A listing may have some 200,000 for each directory."""
 CHECKPOINTS = {
     "legacy": {"iter_0000005": {f"mp_rank_{rank:05d}_000/model_optim_rng.pt": 1 for rank in range(FILES)}},
     "directories": {f"iter_{number:07d}": {"x": 1} for number in range(FILES)},

@@ -10,6 +10,7 @@ from rich.table import Table
 from airflow_megatron.cli.console.terminal import console
 from airflow_megatron.results.readings.sweep_jobs import format_value
 from airflow_megatron.spec.documents.quantities import counted, slurm_time
+from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ def print_difference(old: Plan, new: Plan, difference: PlanDifference) -> None:
             values = [_value(change.name, value) for value in (change.old, change.new)]
             alike.setdefault((change.name, values[0], values[1], change.points), []).append(change.stage)
         for (name, before, now, points), stages in alike.items():
-            table.add_row(", ".join(stages), name, before, now, _points(points, common))
+            table.add_row(", ".join(stages), shown(name), before, now, _points(points, common))
         out.print(table)
     if not difference:
         out.print("no difference")
@@ -55,7 +56,7 @@ def print_difference(old: Plan, new: Plan, difference: PlanDifference) -> None:
 def _value(name: str, value: Any) -> str:
     if name == "slurm.time" and isinstance(value, int):
         return slurm_time(value)
-    return '""' if value == "" else "null" if value is None else format_value(value)
+    return '""' if value == "" else "null" if value is None else shown(format_value(value))
 
 
 def _points(names: Sequence[str], common: int) -> str:

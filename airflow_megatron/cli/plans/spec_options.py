@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from airflow_megatron.plan.repeated_names import require_own_name
 from airflow_megatron.plan.sweep_cluster import sweep_cluster, sweep_clusters
 from airflow_megatron.plan.sweep_plan import Plan, check_on_clusters, check_sweep, placed_plan
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 from airflow_megatron.spec.documents.yaml_document import NO_SUCH_FILE
 from airflow_megatron.spec.model.cluster_profile import cluster_names
@@ -165,9 +167,12 @@ def _files_of_sweep(name: str, known: Mapping[str, Path]) -> list[Path]:
     :param known: name → file of the specs that can be found by their names
     """
     named = re.compile(rf"^name: *[\"']?{re.escape(name)}[\"']?\s*(?:#|$)", re.MULTILINE)
-    return [
-        file for file in known.values() if named.search(file.read_text(encoding="utf-8", errors="replace"))
-    ]
+    found = []
+    for file in known.values():
+        with suppress(OSError, NamedFileError):  # its own owner sees the error
+            if named.search(read_spec_file(file)):
+                found.append(file)
+    return found
 
 
 def _hint_at_place(name: str, of_sweep: Sequence[Path]) -> str:

@@ -100,11 +100,12 @@ def _reading(commands: SlurmCommands) -> dict[str, str]:
         f"am_queue {word('line')}",
         f"am_accounting {word('line')} {word('int')} {word('line')} {word('int')}" + many(f" {word('ids')}"),
         "am_one_liners" + many(f" {word('rest-or-nothing')}"),
-        f"am_checkpoints {word('int')}" + many(f" {word('int')} {word('rest-or-nothing')}"),
+        f"am_checkpoints {word('int')} {word('int')} {word('int')}"
+        + many(f" {word('int')} {word('rest-or-nothing')}"),
         "am_checks" + many(f" {word('rest-or-nothing')}"),
         f"am_stream_list() {{\n  cat {document('logs')}}}",
         f"am_streams {word('int')} {word('int')} {word('int')} {word('int')}",
-        f"am_globs {word('int')}" + many(f" {word('pattern')}"),
+        f"am_globs {word('int')} {word('int')} {word('int')}" + many(f" {word('pattern')}"),
         f"am_commands {word('int')}" + many(f" {word('command')}"),
     )
     poll += "".join(maybe(f"\n{call}") for call in calls)
@@ -125,7 +126,7 @@ def _reading(commands: SlurmCommands) -> dict[str, str]:
         ),
         "checkpoints": framed(
             f"am_root={word('path')}\nexport am_root\n{shell_file('poll')}\n"
-            f"{shell_file('checkpoint_listing')}\nam_listing {word('int')} {word('int')}"
+            f"{shell_file('checkpoint_listing')}\nam_listing {word('int')} {word('int')} {word('int')} {word('int')}"
         ),
         "folder-sizes": framed(
             shell_file("run_folders") + many(f"\nam_folder {word('int')} {word('folder')} {word('relative')}")

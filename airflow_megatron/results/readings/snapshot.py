@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+MOST_OF_FILES: Final = 32 << 20
+"""Maximum bytes of the records and results of a run: a job may write large files, which are sent compressed."""
+
 # Keeps about `most` evenly spaced iteration lines, and the last `tail` of them; the validations of at most `most`
 # evenly spaced iterations, and the last `others` validations; of the other lines the first and the last `others`.
 # Prints the kept lines in the order of the log, each after a space.
@@ -284,7 +287,8 @@ one_run() {{
   for top in {JOBS} {EVALUATIONS} {LR_FINDER} {RUNS}; do
     [ -d "$top" ] || continue
     find "$top" -maxdepth 4 -type f -size -16384k ! -path "*$newline*" \\( {names} \\) \\
-      -exec awk 'FNR == 1 {{ print "@file " FILENAME }} {{ print " " $0 }}' {{}} + ||
+      -exec awk 'FNR == 1 {{ print "@file " FILENAME }} (bytes += length($0)) > {MOST_OF_FILES} {{ exit 1 }}
+        {{ print " " $0 }}' {{}} + ||
       printf '@unreadable %s\\n' "$top"
   done
   for samples in {JOBS}/*/[0-9]*/{GPU_SAMPLES}/*.csv; do

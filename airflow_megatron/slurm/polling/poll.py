@@ -15,7 +15,11 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from airflow_megatron.slurm.remote.checkpoint_listing import CheckpointFiles
+from airflow_megatron.slurm.remote.checkpoint_listing import (
+    CHECKPOINT_BYTES,
+    CHECKPOINT_BYTES_PER_POLL,
+    CheckpointFiles,
+)
 from airflow_megatron.slurm.remote.framing import framed, here_document, unframed
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.remote.quoting import quote, quote_glob
@@ -60,6 +64,12 @@ COMMAND_SECONDS = 30
 
 GLOB_SECONDS = 10
 """Time limit for expanding one path pattern, in seconds; a pattern may match the whole file system."""
+
+GLOB_BYTES = 1 << 20
+"""Maximum length of the paths that match one pattern: about 10,000 paths."""
+
+GLOB_BYTES_PER_POLL = 8 << 20
+"""Maximum length of the matching paths of a poll; the patterns with the longest answers are left out."""
 
 ONE_LINER_SECONDS = 10
 """Time limit for reading all one-line files, in seconds (in ``poll.sh``); a job may replace one by a pipe."""
@@ -165,7 +175,8 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
         parts.append(f"am_one_liners {words(plan.one_liners)}")
     if plan.checkpoint_dirs:
         asked = (f"{first} {words([path])}" for path, first in plan.checkpoint_dirs.items())
-        parts.append(f"am_checkpoints {CHECKPOINT_SECONDS} {' '.join(asked)}")
+        limits = f"{CHECKPOINT_SECONDS} {CHECKPOINT_BYTES} {CHECKPOINT_BYTES_PER_POLL}"
+        parts.append(f"am_checkpoints {limits} {' '.join(asked)}")
     if plan.checks:
         parts.append(f"am_checks {words(plan.checks)}")
     if plan.streams:
@@ -174,7 +185,7 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
         parts.append(f"am_streams {LOG_BYTES_PER_JOB} {LOG_BYTES_PER_POLL} {LOG_SECONDS} {SLOW_LOGS}")
     if plan.globs:
         texts = " ".join(quote(quote_glob(pattern)) for pattern in plan.globs)
-        parts.append(f"am_globs {GLOB_SECONDS} {texts}")
+        parts.append(f"am_globs {GLOB_SECONDS} {GLOB_BYTES} {GLOB_BYTES_PER_POLL} {texts}")
     if plan.commands:
         texts = " ".join(quote(command) for command in plan.commands)
         parts.append(f"am_commands {COMMAND_SECONDS} {texts}")
@@ -297,7 +308,8 @@ def _observe(
     array, task, _ = (watch.job_id or "").partition("_")
     if watch.checkpoint_dir is not None and watch.checkpoint_dir.rstrip("/") in answer.checkpoints.slow:
         reason = (
-            f"{watch.checkpoint_dir} cannot be listed within {CHECKPOINT_SECONDS} s: too many files are in it"
+            f"{watch.checkpoint_dir} cannot be listed within {CHECKPOINT_SECONDS} s and "
+            f"{CHECKPOINT_BYTES >> 20} MiB: too many files are in it"
         )
         return _unread(watch, answer, reason)
     observation = Observation(
@@ -342,7 +354,9 @@ def _unread(watch: Watch, answer: _Answer, reason: str) -> Observation:
 def _unexpanded(globs: Sequence[str], matches: Mapping[str, object]) -> list[str]:
     slow = [shown(pattern)[:_LONGEST_COMPLAINT] for pattern in globs if pattern not in matches]
     return [
-        f"{pattern} cannot be expanded within {GLOB_SECONDS} s; name fewer directories" for pattern in slow
+        f"{pattern} cannot be expanded within {GLOB_SECONDS} s and {GLOB_BYTES >> 20} MiB of paths; "
+        "name fewer files"
+        for pattern in slow
     ]
 
 

@@ -19,6 +19,15 @@ LISTING_DEPTH = 6
 LISTING_SECONDS = 60
 """Time limit for the listing of all runs, in seconds."""
 
+CHECKPOINT_BYTES = 8 << 20
+"""Maximum length of the list of one checkpoint directory: some 200,000 files."""
+
+CHECKPOINT_BYTES_PER_POLL = 24 << 20
+"""Maximum length of the lists of a poll; a slow connection transfers them within the time limit of a command."""
+
+_ALL_BYTES = 1 << 30
+"""Likewise for the listing of all runs, which a person waits for."""
+
 _WHOLE = frozenset({"0", "123"})
 """xargs exits with 123 when ``find`` failed without being killed: a directory was removed during the listing."""
 
@@ -28,7 +37,7 @@ class CheckpointFiles:
     """Parser of the output of ``am_checkpoints`` (``shell/poll.sh``), line by line.
 
     :param found: checkpoint directory → name of an ``iter_*`` directory → path in it → size in bytes
-    :param slow: checkpoint directories that could not be listed within the time limit
+    :param slow: checkpoint directories that could not be listed within the limits
     """
 
     found: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
@@ -40,7 +49,7 @@ class CheckpointFiles:
         """Parse one line.
 
         :param word: kind of the line: ``D``, a directory; ``N``, a directory whose files are not listed; ``C``, a file
-            in the last directory; ``T``, a directory that exceeded the time limit; ``listed``, the exit status of a
+            in the last directory; ``T``, a directory that exceeded a limit; ``listed``, the exit status of a
             part of the listing. Other lines are ignored.
         :param rest: the rest of the line
         :raises ValueError: for a file without a size
@@ -95,7 +104,8 @@ def listing_script(folder: str) -> str:
     root = f"{folder.rstrip('/')}/"
     return framed(
         f"am_root={quote_path(root)}\nexport am_root\n{shell_file('poll')}\n"
-        f"{shell_file('checkpoint_listing')}\nam_listing {LISTING_DEPTH} {LISTING_SECONDS}"
+        f"{shell_file('checkpoint_listing')}\n"
+        f"am_listing {LISTING_DEPTH} {LISTING_SECONDS} {CHECKPOINT_BYTES} {_ALL_BYTES}"
     )
 
 
@@ -127,7 +137,8 @@ def parse_listing(folder: str, result: CommandResult) -> list[RunCheckpoints]:
     files.check_whole()
     if files.slow:
         raise TransportError(
-            f"{', '.join(sorted(files.slow))} cannot be listed within {LISTING_SECONDS} s: too many files"
+            f"{', '.join(sorted(files.slow))} cannot be listed within {LISTING_SECONDS} s "
+            f"and {CHECKPOINT_BYTES >> 20} MiB: too many files"
         )
     root = f"{folder.rstrip('/')}/"
     return [

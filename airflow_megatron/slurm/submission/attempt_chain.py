@@ -80,7 +80,10 @@ def parse_withdrawn(result: CommandResult) -> list[int]:
         if word == "failed":
             raise TransportError(f"queued attempts could not be withdrawn: {rest}")
         if word == "withdrawn":
-            numbers.append(int(rest))
+            try:
+                numbers.append(int(rest))
+            except ValueError:
+                raise TransportError(f"unexpected line in an answer: {line!r}") from None
     return sorted(numbers)
 
 

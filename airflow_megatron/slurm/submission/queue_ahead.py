@@ -227,5 +227,8 @@ def parse_withdrawn_ahead(stage_dirs: Sequence[str], result: CommandResult) -> W
             raise TransportError(f"attempts that were queued ahead could not be withdrawn: {rest}")
         if word in found:
             index, _, number = rest.partition(" ")
-            found[word].append((stage_dirs[int(index)], int(number)))
+            try:
+                found[word].append((stage_dirs[int(index)], int(number)))
+            except (ValueError, IndexError):
+                raise TransportError(f"unexpected line in an answer: {line!r}") from None
     return WithdrawnAhead(tuple(found["withdrawn"]), tuple(found["started"]))

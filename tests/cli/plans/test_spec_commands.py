@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -222,6 +223,27 @@ class TestPlan:
         assert call("plan", "odd", "--format", "json", "--quiet").stderr == ""
 
 
+class TestNamesOfSweeps:
+    """A command with a sweep's name searches all files of the folder for it."""
+
+    @pytest.mark.parametrize("kind", ["pipe", "link to nothing", "device", "large file"])
+    def test_odd_files_in_the_folder(self, kind: str, call: Callable[..., Answer], tmp_path: Path) -> None:
+        (tmp_path / "file.yaml").write_text(SPEC.replace("name: small", "name: my_sweep"))
+        odd = tmp_path / "zz.yaml"
+        match kind:
+            case "pipe":
+                os.mkfifo(odd)
+            case "link to nothing":
+                odd.symlink_to("nothing")
+            case "device":
+                odd.symlink_to("/dev/zero")
+            case "large file":
+                with odd.open("wb") as stream:
+                    stream.truncate(1 << 40)
+        answer = call("render", "my_sweep", "lr0.001.pretrain")
+        assert answer.status == 0, answer.stderr
+
+
 class TestDiff:
     @pytest.mark.slow
     def test_table(self, call: Callable[..., Answer]) -> None:
@@ -234,6 +256,15 @@ class TestDiff:
         assert "- point lr0.004" in answer.stdout
         row = next(line for line in answer.stdout.splitlines() if "slurm.time" in line)
         assert row.split()[-4:] == ["06:00:00", "07:00:00", "every", "point"]
+
+    def test_control_characters_do_not_reach_the_terminal(
+        self, call: Callable[..., Answer], tmp_path: Path
+    ) -> None:
+        odd = SPEC.replace("slurm: {", r'env: {A: "\e]52;c;aGk=\a\u202E", "B\e[2J": x}' + "\nslurm: {")
+        (tmp_path / "hostile.yaml").write_text(odd)
+        answer = call("diff", "small", "hostile.yaml")
+        assert "aGk=" in answer.stdout or "name" in answer.stderr
+        assert not [letter for letter in answer.stdout + answer.stderr if letter in "\x1b\x07\u202e"]
 
     @pytest.mark.slow
     def test_json(self, call: Callable[..., Answer]) -> None:

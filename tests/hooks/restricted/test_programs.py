@@ -15,7 +15,7 @@ from airflow_megatron.hooks.restricted.programs import LAYOUT, installed, progra
 from airflow_megatron.hooks.restricted.requests import left_out_of
 from airflow_megatron.results.readings.snapshot import snapshot_script
 from airflow_megatron.slurm.polling.job_ends import job_ends_script
-from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.polling.poll import GLOB_BYTES, GLOB_BYTES_PER_POLL, parse_poll, poll_script
 from airflow_megatron.slurm.remote.attempt import Attempt
 from airflow_megatron.slurm.remote.checkpoint_listing import listing_script
 from airflow_megatron.slurm.remote.finished_stages import finished_stages_script
@@ -241,7 +241,8 @@ def test_conditions_that_the_key_cannot_judge_do_not_hold_and_stop_no_other_job(
         commands=("id", f"{partition_command(SLURM, 'gpu')}; id", "/tmp/sinfo -h -N -o '%P %N %T'"),
     )
     script = rebuilt(poll_script([watch], SLURM))
-    assert f"am_globs 10 {' '.join([repr(dispatcher.NO_PATTERN)] * 3)}\n" in script
+    patterns = " ".join([repr(dispatcher.NO_PATTERN)] * 3)
+    assert f"am_globs 10 {GLOB_BYTES} {GLOB_BYTES_PER_POLL} {patterns}\n" in script
     assert script.count("exit 126") == 3
     assert "am_checks /.outside/of/the/roots\n" in script
     for text in ("passwd", "; id", "/tmp/sinfo", "'id'", " id "):

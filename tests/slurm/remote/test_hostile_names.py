@@ -270,3 +270,60 @@ def test_a_pattern_for_the_whole_file_system_delays_no_job(
         SLOW_GLOBS[-number:]
     )
     assert any("cannot be expanded within 1 s" in error for error in found["evil"].errors)
+
+
+def test_patterns_with_long_answers_are_left_out(
+    slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a poll's patterns, those with the fewest bytes are answered."""
+    monkeypatch.setattr(polling, "GLOB_BYTES", 64 << 10)
+    monkeypatch.setattr(polling, "GLOB_BYTES_PER_POLL", 20 << 10)
+    good, evil = _run(tmp_path, "good"), _run(tmp_path, "evil")
+    (good / "found_1").touch()
+    for number in range(1000):
+        (evil / f"{number:04d}{'x' * 200}").touch()
+    _queue(slurm)
+    before = _without_times(_seen(slurm, _watch(good, "7")))
+    short = [f"{evil}/00{digit}*" for digit in range(10)]
+    watches = (Watch(key="evil", globs=(f"{evil}/0*", *short)), _watch(good, "7"))
+    result = slurm.run(poll_script(watches))
+    assert len(result.stdout) < 100 << 10
+    found = parse_poll(watches, result)
+    assert _without_times(vars(found["good"])) == before
+    matches = found["evil"].matches
+    assert f"{evil}/0*" not in matches, "alone it has too many bytes"
+    assert 0 < len(matches) < len(short), "together they have too many"
+    assert all(len(paths) == 10 for paths in matches.values())
+    assert any("of paths" in error for error in found["evil"].errors)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("kind", ["one checkpoint", "all checkpoints"])
+def test_checkpoints_with_long_names_are_left_out(
+    slurm, tmp_path: Path, kind: str, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the answer nor the other job's listing depends on how long the names of one job's files are."""
+    monkeypatch.setattr(polling, "CHECKPOINT_BYTES", (40 if kind == "one checkpoint" else 400) << 10)
+    monkeypatch.setattr(polling, "CHECKPOINT_BYTES_PER_POLL", 200 << 10)
+    good, evil = _run(tmp_path, "good"), _run(tmp_path, "evil")
+    for iteration in range(2):
+        folder = evil / "checkpoints" / f"iter_{iteration:07d}"
+        folder.mkdir()
+        for number in range(700):
+            (folder / f"{number:04d}{'x' * 200}").touch()
+    _queue(slurm)
+    before = _without_times(_seen(slurm, _watch(good, "7")))
+    assert before["checkpoint_files"]
+    watches = (_watch(evil, "8"), _watch(good, "7"))
+    script = poll_script(watches)
+    if slow:  # the directories are listed one by one
+        first = "am_list=$(printf"
+        assert script.count(first) == 1
+        script = script.replace(first, "am_list=$(exit 124; printf")
+    result = slurm.run(script)
+    assert len(result.stdout) < 100 << 10
+    found = parse_poll(watches, result)
+    assert _without_times(vars(found["good"])) == before
+    unreachable = found["evil"].unreachable
+    assert unreachable is not None
+    assert "too many files are in it" in unreachable.reason

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_megatron.slurm.remote.attempt import Attempt
-from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.remote.framing import BEGIN, END
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.states.exit_codes import STEPPED_BACK_EXIT_CODE
 from airflow_megatron.slurm.submission.queue_ahead import (
     QueuedBehind,
@@ -447,3 +448,10 @@ def test_concurrent_start_takeover_and_withdrawal(queued: Queued, tmp_path: Path
     else:
         assert runs == []
         assert "1001" not in queued.slurm.jobs
+
+
+@pytest.mark.parametrize("line", ["withdrawn x 1", "started 7 1", "withdrawn 0 one", "withdrawn"])
+def test_a_damaged_answer_of_a_withdrawal_is_an_error(line: str) -> None:
+    answer = CommandResult(0, f"{BEGIN}\n{line}\n{END}\n", "")
+    with pytest.raises(TransportError):
+        parse_withdrawn_ahead(["/r/s"], answer)

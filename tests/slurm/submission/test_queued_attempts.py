@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_megatron.slurm.remote.framing import BEGIN, END
 from airflow_megatron.slurm.remote.records import ExitRecord, read_object
-from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import (
     chain_prologue,
     current_attempt,
@@ -130,3 +131,8 @@ def test_the_attempt_that_is_due():
     assert current_attempt(StageRecord((judged, replace(second, verdict=verdict), third), None)) == 3
     # an attempt that is not chained is due, regardless of who judged the previous one
     assert current_attempt(StageRecord((first, replace(second, chained=False)), None)) == 2
+
+
+def test_a_damaged_answer_of_a_withdrawal_is_an_error():
+    with pytest.raises(TransportError):
+        parse_withdrawn(CommandResult(0, f"{BEGIN}\nwithdrawn one\n{END}\n", ""))

@@ -348,3 +348,37 @@ def test_points_with_one_stage_each_of_different_names(cluster: ClusterProfile) 
         ("m_0.001_b_2", 3),
         ("m_0.001_b_3", 4),
     ]
+
+
+HOSTILE_FILES = {
+    "a file outside": ("defaults: [/../../secret/private@stolen, _self_]\n", "below its folder"),
+    "a link to a file outside": ("defaults: [/link@stolen, _self_]\n", "below its folder"),
+    "a folder outside": ('hydra: {searchpath: ["file:///SECRET"]}\n', "hydra.searchpath"),
+    "a package": ('hydra: {searchpath: ["pkg://evil_package"]}\n', "hydra.searchpath"),
+    "a variable": ('defaults: [{backend: "${oc.env:API_TOKEN}"}, _self_]\n', "may not read the environment"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), HOSTILE_FILES.values(), ids=HOSTILE_FILES)
+def test_hydra_reads_only_what_a_spec_may(
+    text: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("hydra")
+    secret, config = tmp_path / "secret", tmp_path / "a" / "config"
+    for folder in (secret, config, tmp_path / "evil_package"):
+        folder.mkdir(parents=True)
+    (secret / "private.yaml").write_text("token: hunter2\n")
+    (tmp_path / "evil_package" / "__init__.py").write_text("print('hunter2')\n")
+    (config / "link.yaml").symlink_to(secret / "private.yaml")
+    (config / "study.yaml").write_text(text.replace("/SECRET", str(secret)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("API_TOKEN", "hunter2")
+    with pytest.raises(SpecError) as caught:
+        import_oellm(config, "study")
+    assert message in str(caught.value)
+    assert "hunter2" not in str(caught.value) + capsys.readouterr().out
+    assert "evil_package" not in sys.modules

@@ -6,12 +6,12 @@ am_checkpoint_folders() { # DEPTH; paths below am_root
     -o -name "$am_checkpoints_folder" -type d -print -prune -o -name "$am_checkpoints_folder" -type l -print 2>/dev/null | sort
 }
 
-am_listing() { # DEPTH SECONDS
+am_listing() { # DEPTH SECONDS BYTES BYTES_IN_ALL
   if [ ! -d "$am_root" ]; then
     printf 'absent\n'
     return
   fi
-  am_wait=$2
+  am_wait=$2 am_bytes=$3 am_all_bytes=$4
   am_all=$(am_checkpoint_folders "$1")
   set --
   while IFS= read -r am_folder; do
@@ -40,5 +40,5 @@ AM_FOLDERS
     set -- "$@" 0 "$am_folder"
     shift
   done
-  am_checkpoints "$am_wait" "$@"
+  am_checkpoints "$am_wait" "$am_bytes" "$am_all_bytes" "$@"
 }

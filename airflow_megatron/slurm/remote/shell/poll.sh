@@ -134,12 +134,21 @@ am_first_lines() {
 # Script of a separate shell with arguments FROM PATH…: prints as N the iter_* and global_step* directories before
 # iteration FROM, and as D the others, each followed by its files (two levels deep: mp_rank_00/…), whose listing is slow
 # on a busy file system. Then it prints the exit status of each of the three parts, because checkpoints would appear to
-# be missing if a part was killed. A line break in a file name becomes "?". The limit of files per directory is larger
-# than any checkpoint.
+# be missing if a part was killed. A line break in a file name becomes "?". A checkpoint directory with too many bytes
+# of names, which a job may give to its files, gets a "T" line.
 am_find='exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\0"'
 am_files='
-  $1 != last { last = $1; print "D " $1; folder = $1; sub(/\/[^\/]*$/, "", folder) }
-  $2 != "d" && NF >= 4 && listed[folder]++ < 500000 { print "C " $3 " " substr($0, length($1 $2 $3) + 4) }'
+  $1 != last {
+    last = $1
+    folder = $1
+    sub(/\/[^\/]*$/, "", folder)
+    if (bytes[folder] <= ENVIRON["am_most"]) print "D " $1
+  }
+  $2 != "d" && NF >= 4 && bytes[folder] <= ENVIRON["am_most"] {
+    bytes[folder] += length($0) - length($1)
+    if (bytes[folder] > ENVIRON["am_most"]) print "T " folder
+    else print "C " $3 " " substr($0, length($1 $2 $3) + 4)
+  }'
 am_folders='
   exec 3>&1
   am_found=$(
@@ -181,13 +190,40 @@ am_group='
   [ $am_status -ne 124 ] || { printf "%s\0" "$@" >>"$am_part.left" && : >"$am_part"; }
   case $am_status in 0 | 124) ;; *) printf "listed %s\n" $am_status >>"$am_part" ;; esac'
 
-# am_checkpoints SECONDS [FROM PATH]…; lists all directories at once within a fifth of the time. If that fails, it lists
+# am_checkpoints SECONDS BYTES BYTES_IN_ALL [FROM PATH]…; BYTES limits the list of one directory. If all lists together
+# are longer than BYTES_IN_ALL, the longest ones become "T" lines.
+am_checkpoints() {
+  am_all=$1 am_most=$2 am_most_in_all=$3
+  shift 3
+  export am_find am_files am_folders am_answers am_seconds am_most
+  am_found=$(am_listed_checkpoints "$@")
+  {
+    printf '%s\n' "$am_found"
+    printf '=\n'
+    printf '%s\n' "$am_found"
+  } | awk -v most="$am_most" -v most_in_all="$am_most_in_all" '
+    function take(place) { folder = place; sub(/\/[^\/]*$/, "", folder) }
+    $0 == "=" && !again {
+      again = 1
+      do {
+        sum = 0
+        for (one in bytes) if (bytes[one] <= most) sum += bytes[one]
+        fits = sum <= most_in_all
+        if (!fits) most /= 2
+      } while (!fits)
+      for (one in bytes) if (bytes[one] > most) print "T " one
+      next
+    }
+    /^D / { take(substr($0, 3)) }
+    !again { if (/^[DC] /) bytes[folder] += length($0) + 1; next }
+    /^[DC] / && bytes[folder] > most { next }
+    { print }'
+}
+
+# am_listed_checkpoints [FROM PATH]…; lists all directories at once within a fifth of the time. If that fails, it lists
 # groups in parallel, and then each directory of a slow group separately. A directory with millions of files gets a "T"
 # line and does not delay the others.
-am_checkpoints() {
-  export am_find am_files am_folders am_answers am_seconds
-  am_all=$1
-  shift
+am_listed_checkpoints() {
   am_seconds=$(((am_all + 4) / 5))
   am_list=$(printf '%s\0' "$@" | timeout $am_seconds xargs -0 -r -n 4000 sh -c "$am_folders" sh)
   am_listed=$?
@@ -228,11 +264,12 @@ am_checks() { # PATH…; the index of each that exists
   done
 }
 
-# am_globs SECONDS PATTERN…; prints the paths that match each pattern. Separate shells expand the patterns in parallel. A
-# pattern that exceeds the time limit (it may cover a whole file system) has no "g" line.
+# am_globs SECONDS BYTES BYTES_IN_ALL PATTERN…; prints the paths that match each pattern. Separate shells expand the
+# patterns in parallel. A pattern that exceeds the time limit (it may cover a whole file system), or whose paths have
+# more than BYTES, has no "g" line; of all together, those with the fewest bytes are printed.
 am_globs() {
-  am_seconds=$1
-  shift
+  am_seconds=$1 am_blocks=$(($2 / 512)) am_most_in_all=$3
+  shift 3
   am_index=0
   am_answers=$(mktemp -d) || return 0
   export am_newline am_index
@@ -244,12 +281,19 @@ am_globs() {
   done
   printf "g %s\n" "$am_index"'
   for am_text; do
-    timeout "$am_seconds" sh -c "ulimit -v 1000000; am_told=0; for am_file in $am_text; do $am_body" \
-      </dev/null >"$am_answers/$am_index" 2>/dev/null &
+    {
+      timeout "$am_seconds" sh -c "ulimit -v 1000000; ulimit -f $am_blocks; ulimit -c 0; am_told=0
+        for am_file in $am_text; do $am_body" </dev/null >"$am_answers/$am_index.part" &&
+        mv "$am_answers/$am_index.part" "$am_answers/$am_index"
+    } 2>/dev/null &
     am_index=$((am_index + 1))
   done
   wait
-  cat "$am_answers"/*
+  (
+    cd "$am_answers" || exit
+    find . -type f ! -name '*.part' -printf '%s %f\n' | sort -n |
+      awk -v most="$am_most_in_all" '(sum += $1) <= most { print $2 }' | xargs -r cat
+  )
   rm -rf "$am_answers"
 }
 
