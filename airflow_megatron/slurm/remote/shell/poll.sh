@@ -205,12 +205,11 @@ am_checkpoints() {
     function take(place) { folder = place; sub(/\/[^\/]*$/, "", folder) }
     $0 == "=" && !again {
       again = 1
-      do {
+      for (; most >= 1; most /= 2) {
         sum = 0
         for (one in bytes) if (bytes[one] <= most) sum += bytes[one]
-        fits = sum <= most_in_all
-        if (!fits) most /= 2
-      } while (!fits)
+        if (sum <= most_in_all) break
+      }
       for (one in bytes) if (bytes[one] > most) print "T " one
       next
     }
