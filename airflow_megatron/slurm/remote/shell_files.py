@@ -13,7 +13,10 @@ from typing import Final
 from airflow_megatron.slurm.remote.quoting import quote
 from airflow_megatron.spec.layout import run_layout
 
-_DIRECTORY = Path(__file__).parent / "shell"
+# read with the modules that call them: during an upgrade, a running process keeps the functions that it knows
+_FILES: Final = {
+    file.stem: file.read_text(encoding="utf-8") for file in (Path(__file__).parent / "shell").glob("*.sh")
+}
 _NAMES: Final = {
     "am_jobs_folder": run_layout.JOBS,
     "am_checkpoints_folder": run_layout.CHECKPOINTS,
@@ -48,6 +51,6 @@ def shell_file(name: str) -> str:
 
     :param name: file name without suffix.
     """
-    text = (_DIRECTORY / f"{name}.sh").read_text(encoding="utf-8").partition("\n\n")[2].strip("\n")
+    text = _FILES[name].partition("\n\n")[2].strip("\n")
     used = dict.fromkeys(_NAME.findall(text))
     return "\n".join([*(f"{variable}={quote(_NAMES[variable])}" for variable in used), text])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.quoting import QuotingError
+from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult
 from airflow_megatron.slurm.states.observation import Watch
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
@@ -108,3 +111,9 @@ def test_login_shell_reads_the_profile_and_survives_its_noise(slurm, request_for
 def test_relative_directory_of_commands_is_refused():
     with pytest.raises(QuotingError):
         SlurmCommands(slurm_bin="opt/slurm/bin")
+
+
+def test_a_running_process_keeps_its_functions_during_an_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", mock.Mock(side_effect=AssertionError("another version's file")))
+    shell_file.cache_clear()
+    assert "am_checkpoints()" in shell_file("poll")
