@@ -165,6 +165,15 @@ GROUPS: Topic = (
         "megatron/training/initialize.py initialize_megatron",
     ),
     Rule(
+        "setup.conversion",
+        # from 0.18 on validate_args has this assertion
+        lambda s: s.ckpt_convert_format is not None and (s.ckpt_convert_save is None or s.load is None),
+        "--ckpt-convert-format needs --ckpt-convert-save and --load",
+        "give both",
+        "megatron/training/initialize.py initialize_megatron",
+        until=(0, 18),
+    ),
+    Rule(
         "setup.checkpoint-arguments",
         lambda s: (
             s.use_checkpoint_args
@@ -224,6 +233,22 @@ OPTIMIZERS: Topic = (
         "--use-precision-aware-optimizer needs --optimizer adam, not {optimizer}, and --use-distributed-optimizer",
         "--optimizer adam --use-distributed-optimizer, or drop --use-precision-aware-optimizer",
         OPTIMIZER,
+    ),
+    Rule(
+        "setup.distributed-sgd",
+        # from 0.18 on --use-megatron-fsdp implies it; with --optimizer-cpu-offload it takes any optimizer
+        lambda s: (
+            not s.skip_train
+            and s.optimizer == "sgd"
+            and s.use_distributed_optimizer
+            and not s.optimizer_cpu_offload
+            and not s.use_precision_aware_optimizer  # refused above
+        ),
+        "the distributed optimizer works with --optimizer adam, not sgd",
+        lambda s: (
+            f"--optimizer adam, or drop --use-{'megatron-fsdp' if s.use_megatron_fsdp else 'distributed-optimizer'}"
+        ),
+        "megatron/core/optimizer/distrib_optimizer.py DistributedOptimizer",
     ),
     Rule(
         "setup.gradient-buffer",

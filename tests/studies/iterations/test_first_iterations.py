@@ -9,7 +9,7 @@ from first_iterations import BASE, EXPERTS, MACHINE, WORLD, each_feature, first_
 from upstream import UpstreamMissingError, find_upstream
 
 from airflow_megatron.megatron.arguments.argv import to_argv
-from airflow_megatron.megatron.arguments.tables import argument_table, with_extra
+from airflow_megatron.megatron.arguments.tables import argument_table, known_releases, with_extra
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.rules.settings import Machine
 from airflow_megatron.megatron.validation.command_checks import check
@@ -335,6 +335,10 @@ SET_UP: tuple[tuple[str, dict[str, Any]], ...] = (
     ("setup.pipeline-ucc", {"pipeline_model_parallel_comm_backend": "ucc"}),
     ("setup.rerun-mode", {"rerun_mode": "report_stats"}),
     ("setup.checkpoint-arguments", {"use_checkpoint_args": True}),
+    ("setup.distributed-sgd", {"optimizer": "sgd", "use_distributed_optimizer": True}),
+    ("", {"optimizer": "sgd", "use_distributed_optimizer": True, "skip_train": True}),
+    ("setup.conversion", {"ckpt_convert_format": "torch"}),
+    ("setup.conversion", {"ckpt_convert_format": "torch", "ckpt_convert_save": "converted"}),
     ("setup.data-cache", {"dataloader_fast_cache_load": True}),
     ("setup.data-cache", {"dataloader_defer_npy_index_mmap": True}),
     ("setup.external-data", {"dataloader_type": "external"}),
@@ -520,6 +524,39 @@ def test_transformer_engine_does_not_help_other_optimizers() -> None:
     ):
         found = check(line(params)["argv"], WORLD, RELEASE, machine=machine, first_iteration=True)
         assert [problem.rule for problem in found] == expected
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_the_distributed_optimizer_is_for_adam(release: str) -> None:
+    sgd = {"optimizer": "sgd"}
+    assert rules_broken(line(sgd, release), release) == []
+    assert rules_broken(line(sgd | {"use_distributed_optimizer": True}, release), release) == [
+        "setup.distributed-sgd"
+    ]
+
+
+def test_megatron_fsdp_has_the_distributed_optimizer_from_0_18_on() -> None:
+    machine = Machine(environment={}, is_complete=True)
+    fsdp = {"optimizer": "sgd", "use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor"}
+    for release in RELEASES:
+        argv = line(fsdp, release)["argv"]
+        found = check(argv, WORLD, release, machine=machine, first_iteration=True)
+        assert [problem.rule for problem in found] == ["setup.distributed-sgd"] * (release >= "core_v0.18")
+        assert all("drop --use-megatron-fsdp" in problem.hint for problem in found)
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_checkpoints_are_converted_from_one_folder_to_another(release: str) -> None:
+    """Before core_v0.18 the arguments are accepted, and the job ends where it is initialized."""
+    for params, refused in (
+        ({}, True),
+        ({"load": "/checkpoints"}, True),
+        ({"load": "/checkpoints", "ckpt_convert_save": "/converted"}, False),
+    ):
+        found = line({"ckpt_convert_format": "torch"} | params, release)
+        rule = "checkpoint.conversion" if release >= "core_v0.18" else "setup.conversion"
+        assert rules_broken(found, release) == [rule] * refused
+        assert bool(check(found["argv"], WORLD, release)) is (refused and release >= "core_v0.18")
 
 
 def test_splits_that_upstream_reads() -> None:
