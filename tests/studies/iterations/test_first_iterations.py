@@ -433,6 +433,7 @@ def test_what_is_set_up_before_the_first_iteration(rule: str, params: dict[str, 
 
 RESILIENT = Machine(packages=frozenset({"nvidia_resiliency_ext"}), is_complete=True)
 SAVED: dict[str, Any] = {"save": "/checkpoints", "save_interval": 5}
+WANDB: dict[str, Any] = {"wandb_project": "a", "wandb_exp_name": "b", "wandb_save_dir": "/w"}
 REINFORCED: dict[str, Any] = {
     "perform_rl_step": True,
     "langrl_env_config": "/environments.yaml",
@@ -453,13 +454,23 @@ NEEDS_PACKAGES: tuple[tuple[list[str], dict[str, Any], Machine], ...] = (
         RESILIENT,
     ),
     ([], {"inprocess_soft_timeout": 100.0}, RESILIENT),
+    (["setup.wandb"], WANDB, MACHINE),
+    ([], WANDB, Machine()),
+    ([], WANDB, Machine(packages=frozenset({"wandb"}), is_complete=True)),
+    ([], WANDB, Machine(transformer_engine=(2, 8), is_complete=True)),
+    (
+        ["setup.wandb"],
+        WANDB,
+        Machine(transformer_engine=(2, 8), missing=frozenset({"wandb"}), is_complete=True),
+    ),
     (["setup.reinforcement-packages"], REINFORCED, MACHINE),
     (["setup.reinforcement-packages"], REINFORCED, RESILIENT),
     ([], REINFORCED, Machine()),
     (["setup.reinforcement-environments"], REINFORCED | {"langrl_env_config": None}, Machine()),
     (["iteration.device-state"], {"log_device_memory_used": True, "log_interval": 1}, MACHINE),
     (["iteration.device-state"], {"log_straggler": True, "log_interval": 1}, MACHINE),
-    ([], {"log_device_memory_used": True, "log_interval": 11}, MACHINE),
+    (["iteration.device-state"], {"log_device_memory_used": True, "log_interval": 11}, MACHINE),
+    ([], {"log_straggler": True, "log_interval": 11}, MACHINE),
     ([], {"log_device_memory_used": True, "log_interval": 1, "skip_train": True}, MACHINE),
     (
         [],
