@@ -313,6 +313,17 @@ NO_MOCK: dict[str, Any] = {"mock_data": None}
 FP16: dict[str, Any] = {"bf16": None, "fp16": True}
 UNIFORM: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform"}
 PREDICTED: dict[str, Any] = {"mtp_num_layers": 1, "position_embedding_type": "rope"}
+HYBRID: dict[str, Any] = {
+    "hybrid_context_parallel": True,
+    "calculate_per_token_loss": True,
+    "rerun_mode": "disabled",
+}
+ASYNCHRONOUS: dict[str, Any] = {
+    "save": "checkpoints",
+    "save_interval": 100,
+    "ckpt_format": "torch",
+    "async_save": True,
+}
 WINDOW: dict[str, Any] = {"window_size": "(16,0)"}
 PROFILED: dict[str, Any] = {
     "profile": True,
@@ -339,6 +350,22 @@ SET_UP: tuple[tuple[str, dict[str, Any]], ...] = (
     ("", {"optimizer": "sgd", "use_distributed_optimizer": True, "skip_train": True}),
     ("setup.conversion", {"ckpt_convert_format": "torch"}),
     ("setup.conversion", {"ckpt_convert_format": "torch", "ckpt_convert_save": "converted"}),
+    ("setup.config-logger", {"config_logger_dir": "configurations"}),
+    ("setup.config-logger", {"config_logger_dir": "configurations", "skip_train": True}),
+    ("setup.hybrid-context-data", HYBRID),
+    ("setup.hybrid-context-evaluation", HYBRID | {"skip_train": True}),
+    ("", HYBRID | {"skip_train": True, "eval_iters": 0}),
+    ("iteration.fp32-residual", {"fp32_residual_connection": True}),
+    ("iteration.fp32-residual", {"fp32_residual_connection": True, "pipeline_model_parallel_size": 2}),
+    ("iteration.fp32-residual", {"fp32_residual_connection": True, "normalization": "RMSNorm"}),
+    ("iteration.fp32-residual", FP16 | {"fp32_residual_connection": True}),
+    ("iteration.padded-vocabulary", {"padded_vocab_size": 64}),
+    ("iteration.padded-vocabulary", {"padded_vocab_size": 128}),
+    ("", {"padded_vocab_size": 129}),
+    ("", {"padded_vocab_size": 128, "tensor_model_parallel_size": 2}),
+    ("iteration.asynchronous-save", ASYNCHRONOUS | {"save_interval": 1}),
+    ("", ASYNCHRONOUS | {"save": None}),
+    ("", ASYNCHRONOUS | {"skip_train": True}),
     ("setup.data-cache", {"dataloader_fast_cache_load": True}),
     ("setup.data-cache", {"dataloader_defer_npy_index_mmap": True}),
     ("setup.external-data", {"dataloader_type": "external"}),
@@ -568,6 +595,75 @@ def test_checkpoints_are_converted_from_one_folder_to_another(release: str) -> N
         rule = "checkpoint.conversion" if release >= "core_v0.18" else "setup.conversion"
         assert rules_broken(found, release) == [rule] * refused
         assert bool(check(found["argv"], WORLD, release)) is (refused and release >= "core_v0.18")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_hybrid_context_parallelism(release: str) -> None:
+    def rules(world: int = WORLD, **params: Any) -> list[str]:
+        argv = line(HYBRID | {"global_batch_size": 12} | params, release)["argv"]
+        found = check(argv, world, release, machine=Machine(), first_iteration=True)
+        return [problem.rule for problem in found]
+
+    conversations = {"sft": True, "mock_data": None, "data_path": ["/data/conversations"]}
+    later = release >= "core_v0.19"
+    assert rules(world=6) == ([] if later else ["setup.hybrid-context-data"])
+    assert rules(world=3, **conversations) == ["setup.odd-hybrid-context"]
+    assert rules(world=6, **conversations) == []
+    reruns = conversations | {"rerun_mode": "validate_results"}
+    assert rules(world=6, **reruns) == ["setup.hybrid-context-reruns"]
+    assert rules(world=6, skip_train=True, **conversations) == []
+    assert rules(world=6, skip_train=True, mock_data=None, data_path=["/data/text"], split="1,0,0") == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_fp32_residuals_need_other_norms(release: str) -> None:
+    def rules(machine: Machine = MACHINE, **params: Any) -> list[str]:
+        argv = line({"fp32_residual_connection": True} | params, release)["argv"]
+        found = check(argv, WORLD, release, machine=machine, first_iteration=True)
+        return [problem.rule for problem in found]
+
+    refused = ["iteration.fp32-residual"]
+    apex = Machine(packages=frozenset({"apex"}), is_complete=True)
+    assert rules() == refused
+    assert rules(apex) == []
+    assert rules(apex, normalization="RMSNorm") == refused
+    assert rules(Machine(transformer_engine=(2, 8)), transformer_impl="transformer_engine") == []
+    # the first stage may have no layers
+    stages = {"num_layers": 7, "pipeline_model_parallel_size": 8}
+    assert rules(account_for_embedding_in_pipeline_split=True, **stages) == []
+
+
+def test_formats_that_are_saved_asynchronously() -> None:
+    for release in known_releases():
+        old = release < "core_v0.16"  # releases from there on drop the flag in distributed formats
+        legacy = ASYNCHRONOUS | {"use_persistent_ckpt_worker": True}
+        assert rules_broken(line(legacy, release), release) == ["iteration.asynchronous-save"]
+        assert rules_broken(line(legacy | {"ckpt_format": "torch_dist"}, release), release) == []
+        assert rules_broken(line(legacy | {"async_save": None}, release), release) == []
+        sharded = {
+            "ckpt_format": "torch_dcp",
+            "use_torch_fsdp2": True,
+            "untie_embeddings_and_output_weights": True,
+        }
+        machine = Machine(environment={}, is_complete=True)
+        for persistent, refused in ((True, release < "core_v0.17"), (None, old)):
+            argv = line(legacy | sharded | {"use_persistent_ckpt_worker": persistent}, release)["argv"]
+            found = check(argv, WORLD, release, machine=machine, first_iteration=True)
+            assert [problem.rule for problem in found] == ["iteration.asynchronous-save"] * refused
+
+
+def test_padded_vocabularies_of_mock_data() -> None:
+    refused = ["iteration.padded-vocabulary"]
+    large = {"vocab_size": 50257, "padded_vocab_size": 50000}
+    assert rules_broken(line({"padded_vocab_size": 64, "seq_length": 60}), RELEASE) == refused
+    assert (
+        rules_broken(line({"padded_vocab_size": 64, "mock_data": None, "data_path": ["/text"]}), RELEASE)
+        == []
+    )
+    assert rules_broken(line(large), RELEASE) == []  # few samples have the last token of a document
+    assert rules_broken(line(large | {"train_iters": 1000}), RELEASE) == refused
+    later = line({"padded_vocab_size": 128}, "core_v0.18.2")  # the last token is 127
+    assert rules_broken(later, "core_v0.18.2") == []
 
 
 def test_splits_that_upstream_reads() -> None:
