@@ -187,6 +187,7 @@ ENDED_BY_ITS_VALUE: dict[str, tuple[object, ...]] = {
     "attention_dropout": (-0.1,),
     "init_method_std": (-1.0,),
     "adam_eps": (-1.0,),
+    "norm_epsilon": (-1.0, -5),
     "log_interval": (0, -1),
     "manual_gc_interval": (-1,),
     "tensorboard_log_interval": (0,),
@@ -203,6 +204,10 @@ OF_ITS_OWN: dict[str, dict[str, Any]] = {
 ALLOWED_VALUES: tuple[dict[str, Any], ...] = (
     {"lr": 0.0},
     {"clip_grad": -1.0},
+    {"norm_epsilon": 0.0},
+    {"norm_epsilon": -1e-12},
+    {"norm_epsilon": -1.0, "init_method_std": 10.0},
+    {"norm_epsilon": -1.0, "check_for_nan_in_loss_and_grad": False},
     {"init_method_std": 0.0},
     {"hidden_dropout": 1.0},
     {"rotary_base": 0},
