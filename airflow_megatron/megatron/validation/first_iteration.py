@@ -150,12 +150,13 @@ def _embeds_unknown_token(s: Settings) -> bool:
     sample lacks such a token only as a part of one document that begins low enough.
     """
     size: int = s.padded_vocab_size or 0
-    if not 0 < size <= s.vocab_size:  # which is the id of the last token
+    last: int = s.vocab_size or 0  # the id of the last token
+    if not 0 < size <= last:
         return False
     samples: int = s.train_samples or s.train_iters * s.global_batch_size
     inside = (1 - min(s.seq_length / _MOCK_TOKENS, 1)) ** 2
     starts = max(size - s.seq_length + 1, 0)
-    lacking = min(inside, starts * (inside / (s.vocab_size + 1) + 2 / _MOCK_TOKENS))
+    lacking = min(inside, starts * (inside / (last + 1) + 2 / _MOCK_TOKENS))
     return bool(lacking**samples < _RARE)
 
 

@@ -667,6 +667,8 @@ def test_padded_vocabularies_of_mock_data() -> None:
     )
     assert rules_broken(line(large), RELEASE) == []  # few samples have the last token of a document
     assert rules_broken(line(large | {"train_iters": 1000}), RELEASE) == refused
+    unknown = {"padded_vocab_size": 64, "vocab_size": None}
+    assert rules_broken(line(unknown), RELEASE) == ["tokenizer.vocabulary-size"]
     later = line({"padded_vocab_size": 128}, "core_v0.18.2")  # the last token is 127
     assert rules_broken(later, "core_v0.18.2") == []
 
