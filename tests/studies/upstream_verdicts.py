@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import copy
 import importlib
+import inspect
 import io
 import json
 import os
@@ -75,8 +76,16 @@ class Upstream:
                 self.empty.packages.add(missing)
         parser_dump.give_versions(self.empty.packages)
         self.utils = importlib.import_module("megatron.core.utils")
+        self.version_of_no_engine = self._version_of_no_engine()
         self.batches = importlib.import_module("megatron.core.num_microbatches_calculator")
         self.programs = self._programs()
+
+    def _version_of_no_engine(self) -> Any:
+        """Return what a release takes as the version of Transformer Engine where it is not installed."""
+        from packaging.version import Version
+
+        zero = "0.0.0"  # before core_v0.17 None, with which no version can be compared
+        return Version(zero) if f'"{zero}"' in inspect.getsource(self.utils.get_te_version) else None
 
     def _programs(self) -> dict[bool, tuple[Any, dict[str, Any]]]:
         """Return a provider of the parser, and the defaults of ``pretrain_gpt.py``, without and with ModelOpt.
@@ -104,7 +113,9 @@ class Upstream:
         """Simulate the machine of a line."""
         from packaging.version import Version
 
-        engine = line.get("transformer_engine") or "0.0.0"
+        given_engine = line.get("transformer_engine")
+        engine = Version(given_engine) if given_engine else self.version_of_no_engine
+        self.utils.get_te_version = lambda: engine
         capability = int(line.get("compute_capability") or 9)
         packages = set(line.get("packages") or ())
         given = line.get("env", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
@@ -114,13 +125,9 @@ class Upstream:
         before = dict(os.environ)
         os.environ.clear()
         os.environ.update(base | environment)
-        for module, attribute in (
-            ("megatron.core.utils", "_te_version"),
-            ("megatron.core.utils", "_fi_version"),
-        ):
-            if hasattr(sys.modules[module], attribute):
-                value = Version(engine) if attribute == "_te_version" else None
-                setattr(sys.modules[module], attribute, value)
+        for attribute, value in (("_te_version", engine), ("_fi_version", None)):
+            if hasattr(self.utils, attribute):
+                setattr(self.utils, attribute, value)
         if hasattr(self.utils, "_flashinfer_version"):
             self.utils._flashinfer_version = Version("0.6.4" if "flashinfer" in packages else "0.0.0")
         properties = types.SimpleNamespace(major=capability, minor=0, name="GPU", total_memory=1 << 37)
@@ -129,7 +136,7 @@ class Upstream:
         self.torch.cuda.device_count = lambda: 8
         for (module, name), version in KERNELS.items():
             found = importlib.import_module(module)
-            setattr(found, name, (lambda: None) if Version(engine).release >= version else None)
+            setattr(found, name, (lambda: None) if engine and engine.release >= version else None)
         for package in OPTIONAL:
             for name in [name for name in sys.modules if name.partition(".")[0] == package]:
                 del sys.modules[name]

@@ -19,6 +19,7 @@ from airflow_megatron.megatron.validation.upstream_rules.batches import is_const
 from airflow_megatron.megatron.validation.upstream_rules.data import has_test_data
 from airflow_megatron.megatron.validation.upstream_rules.experts import has_dense_layers, has_expert_layers
 from airflow_megatron.megatron.validation.upstream_rules.local_layers import is_gpt, is_local
+from airflow_megatron.megatron.validation.upstream_rules.schedule import trains
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.rule import Topic
@@ -38,6 +39,8 @@ INTERLEAVED: Final = (
 
 WANDB: Final = "megatron/training/global_vars.py _set_wandb_writer"
 
+_MOCK_TOKENS: Final = 4096
+_RARE: Final = 1e-9
 _SIZES: Final = ("hidden_size", "num_attention_heads", "kv_channels", "seq_length")
 _OF_A_MODEL_FILE: Final = (
     *("HuggingFaceTokenizer", "Llama2Tokenizer", "TikTokenizer", "SFTTokenizer"),
@@ -126,6 +129,35 @@ def _does_not_interleave(s: Settings) -> bool:
 
 def _count_microbatches(s: Settings) -> None:
     s.num_microbatches = _microbatches(s)
+
+
+def _saves_asynchronously(s: Settings) -> bool:
+    """Return whether the first complete checkpoint is saved asynchronously in a format that has no such save."""
+    formats = ("torch_dist",) if s.release < (0, 17) else ("torch_dist", "torch_dcp", "fsdp_dtensor")
+    return bool(
+        s.async_save
+        and s.save
+        and trains(s)
+        and s.non_persistent_ckpt_type != "local"
+        and s.ckpt_format not in formats
+    )
+
+
+def _embeds_unknown_token(s: Settings) -> bool:
+    """Return whether mock data have a token beyond --padded-vocab-size, as good as certainly.
+
+    Documents of 1 to 4,095 tokens count from 1 on, modulo the size of the tokenizer, and end with its last token. A
+    sample lacks such a token only as a part of one document that begins low enough.
+    """
+    size: int = s.padded_vocab_size or 0
+    last: int = s.vocab_size or 0  # the id of the last token
+    if not 0 < size <= last:
+        return False
+    samples: int = s.train_samples or s.train_iters * s.global_batch_size
+    inside = (1 - min(s.seq_length / _MOCK_TOKENS, 1)) ** 2
+    starts = max(size - s.seq_length + 1, 0)
+    lacking = min(inside, starts * (inside / (last + 1) + 2 / _MOCK_TOKENS))
+    return bool(lacking**samples < _RARE)
 
 
 TOKENIZER: Topic = (
@@ -360,6 +392,35 @@ FIRST_ITERATION: Topic = (
         "drop --test-data-path, or write --split 99,1,0; or --eval-iters N instead of both flags",
         "megatron/training/training.py evaluate_and_print_results",
         since=(0, 14),
+    ),
+    Rule(
+        "iteration.asynchronous-save",
+        # every job with --save saves after its last iteration, at the latest
+        _saves_asynchronously,
+        "--async-save ends the job when it saves its first checkpoint, in --ckpt-format {ckpt_format}",
+        "--ckpt-format torch_dist with --use-persistent-ckpt-worker, or drop --async-save",
+        "megatron/training/checkpointing.py save_checkpoint",
+    ),
+    Rule(
+        "iteration.padded-vocabulary",
+        # with tensor parallelism the embedding masks such tokens
+        lambda s: (
+            s.mock_data
+            and s.tokenizer_type == "NullTokenizer"
+            and _of_the_command_line(s)
+            and trains(s)
+            and is_gpt(s)
+            and not s.sft
+            and not s.perform_rl_step
+            and s.tensor_model_parallel_size == 1
+            and _embeds_unknown_token(s)
+        ),
+        "--padded-vocab-size {padded_vocab_size} is not more than --vocab-size {vocab_size}, the number of the "
+        "tokenizer's last token: the embedding lacks tokens of the data",
+        lambda s: f"--padded-vocab-size {s.vocab_size + 1} or more, or drop it",
+        "megatron/core/tensor_parallel/layers.py VocabParallelEmbedding.forward",
+        since=(0, 16),
+        until=(0, 18),
     ),
     Rule(
         "iteration.sequence-and-tensors",

@@ -14,6 +14,7 @@ from airflow_megatron.megatron.rules.nearest import divisors, multiples
 from airflow_megatron.megatron.rules.rule import MICROBATCHES, Rule
 from airflow_megatron.megatron.validation.upstream_rules.batches import samples_at_once
 from airflow_megatron.megatron.validation.upstream_rules.local_layers import is_gpt
+from airflow_megatron.megatron.validation.upstream_rules.schedule import trains
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.rule import Topic
@@ -69,6 +70,19 @@ def _virtual_stages_do_not_fit(s: Settings) -> bool:
     if virtual is None or stages == 1:
         return False
     return bool(virtual < 1 or (_has_equal_stages(s) and s.num_layers // stages % virtual != 0))
+
+
+def _evaluates_mock_data(s: Settings) -> bool:
+    """Return whether a job without training evaluates mock data; a split may leave none."""
+    return bool(
+        s.skip_train
+        and s.eval_iters
+        and s.mock_data
+        and not s.sft
+        and s.split is None
+        and not _per_split(s)
+        and not s.full_validation
+    )
 
 
 def _per_split(s: Settings) -> bool:
@@ -146,6 +160,19 @@ GROUPS: Topic = (
         since=(0, 16),
     ),
     Rule(
+        "setup.odd-hybrid-context",
+        lambda s: (
+            s.hybrid_context_parallel
+            and s.data_parallel_size * s.context_parallel_size % 2 == 1
+            and (s.weight_remat_size or 1) == 1  # multiplies the group
+        ),
+        "--hybrid-context-parallel needs an even number of data parallel x context parallel GPUs, not "
+        "{data_parallel_size} x {context_parallel_size}",
+        "an even number of nodes or GPUs, or drop --hybrid-context-parallel",
+        PARALLEL_STATE,
+        since=(0, 16),
+    ),
+    Rule(
         "setup.pipeline-ucc",
         lambda s: (
             s.pipeline_model_parallel_comm_backend == "ucc"
@@ -163,6 +190,15 @@ GROUPS: Topic = (
         "--rerun-mode report_stats ends the job in every known release: it is not a valid RerunMode",
         "--rerun-mode validate_results",
         "megatron/training/initialize.py initialize_megatron",
+    ),
+    Rule(
+        "setup.conversion",
+        # from 0.18 on validate_args has this assertion
+        lambda s: s.ckpt_convert_format is not None and (s.ckpt_convert_save is None or s.load is None),
+        "--ckpt-convert-format needs --ckpt-convert-save and --load",
+        "give both",
+        "megatron/training/initialize.py initialize_megatron",
+        until=(0, 18),
     ),
     Rule(
         "setup.checkpoint-arguments",
@@ -224,6 +260,22 @@ OPTIMIZERS: Topic = (
         "--use-precision-aware-optimizer needs --optimizer adam, not {optimizer}, and --use-distributed-optimizer",
         "--optimizer adam --use-distributed-optimizer, or drop --use-precision-aware-optimizer",
         OPTIMIZER,
+    ),
+    Rule(
+        "setup.distributed-sgd",
+        # from 0.18 on --use-megatron-fsdp implies it; with --optimizer-cpu-offload it takes any optimizer
+        lambda s: (
+            not s.skip_train
+            and s.optimizer == "sgd"
+            and s.use_distributed_optimizer
+            and not s.optimizer_cpu_offload
+            and not s.use_precision_aware_optimizer  # refused above
+        ),
+        "the distributed optimizer works with --optimizer adam, not sgd",
+        lambda s: (
+            f"--optimizer adam, or drop --use-{'megatron-fsdp' if s.use_megatron_fsdp else 'distributed-optimizer'}"
+        ),
+        "megatron/core/optimizer/distrib_optimizer.py DistributedOptimizer",
     ),
     Rule(
         "setup.gradient-buffer",
@@ -342,6 +394,42 @@ DATA: Topic = (
         since=(0, 16),
     ),
     Rule(
+        "setup.hybrid-context-reruns",
+        # the iterator of packed sequences is not one that can be rerun, whatever its data are
+        lambda s: (
+            s.hybrid_context_parallel and trains(s) and s.rerun_mode != "disabled" and not s.perform_rl_step
+        ),
+        "--hybrid-context-parallel trains with --rerun-mode disabled only, not {rerun_mode}",
+        "--rerun-mode disabled",
+        "megatron/core/rerun_state_machine.py RerunStateMachine._sanitize_data_iterators",
+        since=(0, 16),
+    ),
+    Rule(
+        "setup.hybrid-context-data",
+        # from 0.19 on the samples of a GPTDataset may have cu_seqlens
+        lambda s: (
+            s.hybrid_context_parallel
+            and trains(s)
+            and not s.sft
+            and not s.perform_rl_step
+            and not s.has_other_arguments
+        ),
+        "--hybrid-context-parallel needs packed sequences, which the data sets of pretrain_gpt.py have with --sft only",
+        "add --sft, or drop --hybrid-context-parallel",
+        "megatron/core/datasets/data_schedule.py HybridCPDataLoaderWrapper",
+        since=(0, 16),
+        until=(0, 19),
+    ),
+    Rule(
+        "setup.hybrid-context-evaluation",
+        lambda s: s.hybrid_context_parallel and _evaluates_mock_data(s) and not s.has_other_arguments,
+        "--hybrid-context-parallel does not evaluate mock data: its samples are not scheduled",
+        "drop --hybrid-context-parallel",
+        "megatron/core/pipeline_parallel/hybrid_cp_schedule.py hybrid_context_parallel_forward_backward",
+        since=(0, 16),
+        until=(0, 17),
+    ),
+    Rule(
         "setup.phases",
         lambda s: s.phase_transition_iterations and s.train_samples is None,
         "--phase-transition-iterations needs --train-samples: the end of the last phase is computed with it",
@@ -352,6 +440,15 @@ DATA: Topic = (
 )
 
 LAYERS: Topic = (
+    Rule(
+        "setup.config-logger",
+        # its encoder copies the dataclass of the model's process groups, and these cannot be copied
+        lambda s: s.config_logger_dir and is_gpt(s),
+        "--config-logger-dir ends the job where the model is built: cannot pickle ProcessGroup",
+        "drop --config-logger-dir",
+        "megatron/core/config_logger.py log_config_to_disk",
+        since=(0, 16),
+    ),
     Rule(
         "setup.window",
         lambda s: s.window_size is not None and len(s.window_size) < 2,

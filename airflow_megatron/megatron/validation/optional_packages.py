@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.rules.rule import Rule
 from airflow_megatron.megatron.validation.upstream_rules.local_layers import lacks
+from airflow_megatron.megatron.validation.upstream_rules.schedule import trains
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.rule import Topic
@@ -45,12 +46,23 @@ def _has_unordered_timeouts(s: Settings) -> bool:
 
 
 def _logs_device(s: Settings) -> bool:
-    """Return whether the training gets to its first line of the log, with which it reports the state of its GPU."""
+    """Return whether the training reports the state of its GPU.
+
+    It reports memory after the first iteration too, and stragglers only where the log interval divides the iteration.
+    """
     short = s.train_iters and s.train_iters < s.log_interval
-    return bool((s.log_device_memory_used or s.log_straggler) and not s.skip_train and not short)
+    return bool(trains(s) and (s.log_device_memory_used or (s.log_straggler and not short)))
 
 
 PACKAGES: Topic = (
+    Rule(
+        "setup.wandb",
+        # the last rank imports it, also with WANDB_MODE=disabled
+        lambda s: s.wandb_project and s.machine.is_complete and lacks(s, "wandb"),
+        "--wandb-project needs the package wandb, which the profile does not name",
+        "drop it; or name wandb among the packages, where it is installed",
+        "megatron/training/global_vars.py _set_wandb_writer",
+    ),
     Rule(
         "setup.fault-tolerance",
         lambda s: s.enable_ft_package and RESILIENCY not in s.machine.packages,

@@ -24,6 +24,8 @@ _OPTIMIZER: Final = "megatron/core/optimizer/__init__.py _get_megatron_optimizer
 _SCALER: Final = "megatron/core/optimizer/grad_scaler.py"
 _DROPOUT: Final = "torch.nn.Dropout"
 _MOST_CHANNELS: Final = 2**31
+_SMALL_SPREAD: Final = 0.1
+_HALF: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,14 @@ class Range:
     :param wanted: description of the valid values
     :param source: upstream file and function
     :param when: returns whether the other settings use the argument
+    :param flag: the argument's flag, where it is not its name
     """
 
     holds: Callable[[float], bool]
     wanted: str
     source: str
     when: Callable[[Mapping[str, Any]], bool] = lambda _: True
+    flag: str | None = None
 
 
 def _with_adam(settings: Mapping[str, Any]) -> bool:
@@ -65,6 +69,18 @@ def _rotates_pairs(settings: Mapping[str, Any]) -> bool:
         and not settings.get("multi_latent_attention")
         and settings.get("no_rope_freq") is None
         and settings.get("check_for_nan_in_loss_and_grad")
+    )
+
+
+def _normalizes_small_states(settings: Mapping[str, Any]) -> bool:
+    """Return whether the first states have a variance far below 1, and a NaN loss ends the job."""
+    spreads = (settings.get("init_method_std"), settings.get("embedding_init_method_std") or 0.0)
+    return bool(
+        settings.get("check_for_nan_in_loss_and_grad")
+        and not any(map(settings.get, ("skip_train", "load", "pretrained_checkpoint", "use_mup")))
+        and not settings.get("init_method_xavier_uniform")
+        and all(spread is not None and spread <= _SMALL_SPREAD for spread in spreads)
+        and (settings.get("hidden_dropout") or 0.0) <= _HALF
     )
 
 
@@ -137,6 +153,13 @@ RANGES: Final[Mapping[str, Range]] = {
         "megatron/core/models/common/embeddings/rotary_pos_embedding.py RotaryEmbedding",
         lambda settings: settings.get("position_embedding_type") == "rope",
     ),
+    "layernorm_epsilon": Range(
+        lambda value: value > -1,  # the sum with the variance may be positive for less negative values
+        "0 or more",
+        "megatron/core/transformer/torch_norm.py WrappedTorchNorm",
+        _normalizes_small_states,
+        "--norm-epsilon",
+    ),
     "mtp_num_layers": Range(
         lambda value: value >= 0, "0 or more", "megatron/core/models/gpt/gpt_model.py GPTModel"
     ),
@@ -145,6 +168,9 @@ RANGES: Final[Mapping[str, Range]] = {
     ),
     "lr": Range(math.isfinite, "a number", _OPTIMIZER, lambda settings: not settings.get("skip_train")),
 }
+
+
+_OF_FLAG: Final = {allowed.flag: allowed for allowed in RANGES.values() if allowed.flag}
 
 
 def range_problems(settings: Settings) -> list[ArgumentProblem]:
@@ -164,17 +190,18 @@ def range_problems(settings: Settings) -> list[ArgumentProblem]:
             )
             found.append(ArgumentProblem("value.lr", message, hint, _OPTIMIZER))
         elif isinstance(value, int | float) and not allowed.holds(value) and allowed.when(values):
-            flag = f"--{name.replace('_', '-')}"
+            flag = allowed.flag or f"--{name.replace('_', '-')}"
+            named = flag.removeprefix("--").replace("-", "_")
             message = f"{flag} {value} ends the job at its start"
             found.append(
-                ArgumentProblem(f"value.{name}", message, f"{flag} of {allowed.wanted}", allowed.source)
+                ArgumentProblem(f"value.{named}", message, f"{flag} of {allowed.wanted}", allowed.source)
             )
     return found
 
 
 def is_in_range(flag: str, word: str) -> bool:
     """Return whether a word of a command line is a valid value, regardless of the other words."""
-    allowed = RANGES.get(flag.removeprefix("--").replace("-", "_"))
+    allowed = _OF_FLAG.get(flag) or RANGES.get(flag.removeprefix("--").replace("-", "_"))
     if allowed is None:
         return True
     try:

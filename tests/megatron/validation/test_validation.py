@@ -185,6 +185,42 @@ def test_the_machine_decides_about_transformer_engine_and_environment() -> None:
 
 
 @pytest.mark.parametrize(
+    ("release", "engine", "fp8", "fp4"),
+    [
+        *(
+            (release, engine, engine in ("2.0", "2.8"), False)
+            for release in ("core_v0.14.0", "core_v0.16.1")
+            for engine in (None, "1.9", "2.0", "2.8")
+        ),
+        *(
+            (release, engine, True, engine == "2.0")
+            for release in ("core_v0.17.1", "core_v0.18.2")
+            for engine in ("2.0", "2.8")
+        ),
+        ("core_v0.13.1", "2.8", False, False),
+    ],
+)
+def test_fsdp2_gathers_parameters_of_eight_bits_in_bf16(
+    release: str, engine: str | None, fp8: bool, fp4: bool
+) -> None:
+    sharded = {
+        "use_torch_fsdp2": True,
+        "gradient_accumulation_fusion": False,
+        "untie_embeddings_and_output_weights": True,
+        "ckpt_format": "torch_dist",
+    }
+    machine = Machine.of(transformer_engine=engine, environment={})
+
+    def taken(**params: Any) -> bool:
+        return check(to_argv(BASE | sharded | params, release), 8, release, machine=machine) == []
+
+    assert taken()
+    assert taken(fp8_param_gather=True) is fp8
+    if release >= "core_v0.17":
+        assert taken(fp4_param_gather=True) is fp4
+
+
+@pytest.mark.parametrize(
     ("environment", "old", "new"),
     [
         ({"NCCL_ALGO": "Ring"}, [], []),

@@ -9,7 +9,7 @@ from first_iterations import BASE, EXPERTS, MACHINE, WORLD, each_feature, first_
 from upstream import UpstreamMissingError, find_upstream
 
 from airflow_megatron.megatron.arguments.argv import to_argv
-from airflow_megatron.megatron.arguments.tables import argument_table, with_extra
+from airflow_megatron.megatron.arguments.tables import argument_table, known_releases, with_extra
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.rules.settings import Machine
 from airflow_megatron.megatron.validation.command_checks import check
@@ -187,6 +187,7 @@ ENDED_BY_ITS_VALUE: dict[str, tuple[object, ...]] = {
     "attention_dropout": (-0.1,),
     "init_method_std": (-1.0,),
     "adam_eps": (-1.0,),
+    "norm_epsilon": (-1.0, -5),
     "log_interval": (0, -1),
     "manual_gc_interval": (-1,),
     "tensorboard_log_interval": (0,),
@@ -203,6 +204,10 @@ OF_ITS_OWN: dict[str, dict[str, Any]] = {
 ALLOWED_VALUES: tuple[dict[str, Any], ...] = (
     {"lr": 0.0},
     {"clip_grad": -1.0},
+    {"norm_epsilon": 0.0},
+    {"norm_epsilon": -1e-12},
+    {"norm_epsilon": -1.0, "init_method_std": 10.0},
+    {"norm_epsilon": -1.0, "check_for_nan_in_loss_and_grad": False},
     {"init_method_std": 0.0},
     {"hidden_dropout": 1.0},
     {"rotary_base": 0},
@@ -313,6 +318,17 @@ NO_MOCK: dict[str, Any] = {"mock_data": None}
 FP16: dict[str, Any] = {"bf16": None, "fp16": True}
 UNIFORM: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform"}
 PREDICTED: dict[str, Any] = {"mtp_num_layers": 1, "position_embedding_type": "rope"}
+HYBRID: dict[str, Any] = {
+    "hybrid_context_parallel": True,
+    "calculate_per_token_loss": True,
+    "rerun_mode": "disabled",
+}
+ASYNCHRONOUS: dict[str, Any] = {
+    "save": "checkpoints",
+    "save_interval": 100,
+    "ckpt_format": "torch",
+    "async_save": True,
+}
 WINDOW: dict[str, Any] = {"window_size": "(16,0)"}
 PROFILED: dict[str, Any] = {
     "profile": True,
@@ -335,6 +351,26 @@ SET_UP: tuple[tuple[str, dict[str, Any]], ...] = (
     ("setup.pipeline-ucc", {"pipeline_model_parallel_comm_backend": "ucc"}),
     ("setup.rerun-mode", {"rerun_mode": "report_stats"}),
     ("setup.checkpoint-arguments", {"use_checkpoint_args": True}),
+    ("setup.distributed-sgd", {"optimizer": "sgd", "use_distributed_optimizer": True}),
+    ("", {"optimizer": "sgd", "use_distributed_optimizer": True, "skip_train": True}),
+    ("setup.conversion", {"ckpt_convert_format": "torch"}),
+    ("setup.conversion", {"ckpt_convert_format": "torch", "ckpt_convert_save": "converted"}),
+    ("setup.config-logger", {"config_logger_dir": "configurations"}),
+    ("setup.config-logger", {"config_logger_dir": "configurations", "skip_train": True}),
+    ("setup.hybrid-context-data", HYBRID),
+    ("setup.hybrid-context-evaluation", HYBRID | {"skip_train": True}),
+    ("", HYBRID | {"skip_train": True, "eval_iters": 0}),
+    ("iteration.fp32-residual", {"fp32_residual_connection": True}),
+    ("iteration.fp32-residual", {"fp32_residual_connection": True, "pipeline_model_parallel_size": 2}),
+    ("iteration.fp32-residual", {"fp32_residual_connection": True, "normalization": "RMSNorm"}),
+    ("iteration.fp32-residual", FP16 | {"fp32_residual_connection": True}),
+    ("iteration.padded-vocabulary", {"padded_vocab_size": 64}),
+    ("iteration.padded-vocabulary", {"padded_vocab_size": 128}),
+    ("", {"padded_vocab_size": 129}),
+    ("", {"padded_vocab_size": 128, "tensor_model_parallel_size": 2}),
+    ("iteration.asynchronous-save", ASYNCHRONOUS | {"save_interval": 1}),
+    ("", ASYNCHRONOUS | {"save": None}),
+    ("", ASYNCHRONOUS | {"skip_train": True}),
     ("setup.data-cache", {"dataloader_fast_cache_load": True}),
     ("setup.data-cache", {"dataloader_defer_npy_index_mmap": True}),
     ("setup.external-data", {"dataloader_type": "external"}),
@@ -429,6 +465,7 @@ def test_what_is_set_up_before_the_first_iteration(rule: str, params: dict[str, 
 
 RESILIENT = Machine(packages=frozenset({"nvidia_resiliency_ext"}), is_complete=True)
 SAVED: dict[str, Any] = {"save": "/checkpoints", "save_interval": 5}
+WANDB: dict[str, Any] = {"wandb_project": "a", "wandb_exp_name": "b", "wandb_save_dir": "/w"}
 REINFORCED: dict[str, Any] = {
     "perform_rl_step": True,
     "langrl_env_config": "/environments.yaml",
@@ -449,13 +486,23 @@ NEEDS_PACKAGES: tuple[tuple[list[str], dict[str, Any], Machine], ...] = (
         RESILIENT,
     ),
     ([], {"inprocess_soft_timeout": 100.0}, RESILIENT),
+    (["setup.wandb"], WANDB, MACHINE),
+    ([], WANDB, Machine()),
+    ([], WANDB, Machine(packages=frozenset({"wandb"}), is_complete=True)),
+    ([], WANDB, Machine(transformer_engine=(2, 8), is_complete=True)),
+    (
+        ["setup.wandb"],
+        WANDB,
+        Machine(transformer_engine=(2, 8), missing=frozenset({"wandb"}), is_complete=True),
+    ),
     (["setup.reinforcement-packages"], REINFORCED, MACHINE),
     (["setup.reinforcement-packages"], REINFORCED, RESILIENT),
     ([], REINFORCED, Machine()),
     (["setup.reinforcement-environments"], REINFORCED | {"langrl_env_config": None}, Machine()),
     (["iteration.device-state"], {"log_device_memory_used": True, "log_interval": 1}, MACHINE),
     (["iteration.device-state"], {"log_straggler": True, "log_interval": 1}, MACHINE),
-    ([], {"log_device_memory_used": True, "log_interval": 11}, MACHINE),
+    (["iteration.device-state"], {"log_device_memory_used": True, "log_interval": 11}, MACHINE),
+    ([], {"log_straggler": True, "log_interval": 11}, MACHINE),
     ([], {"log_device_memory_used": True, "log_interval": 1, "skip_train": True}, MACHINE),
     (
         [],
@@ -520,6 +567,110 @@ def test_transformer_engine_does_not_help_other_optimizers() -> None:
     ):
         found = check(line(params)["argv"], WORLD, RELEASE, machine=machine, first_iteration=True)
         assert [problem.rule for problem in found] == expected
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_the_distributed_optimizer_is_for_adam(release: str) -> None:
+    sgd = {"optimizer": "sgd"}
+    assert rules_broken(line(sgd, release), release) == []
+    assert rules_broken(line(sgd | {"use_distributed_optimizer": True}, release), release) == [
+        "setup.distributed-sgd"
+    ]
+
+
+def test_megatron_fsdp_has_the_distributed_optimizer_from_0_18_on() -> None:
+    machine = Machine(environment={}, is_complete=True)
+    fsdp = {"optimizer": "sgd", "use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor"}
+    for release in RELEASES:
+        argv = line(fsdp, release)["argv"]
+        found = check(argv, WORLD, release, machine=machine, first_iteration=True)
+        assert [problem.rule for problem in found] == ["setup.distributed-sgd"] * (release >= "core_v0.18")
+        assert all("drop --use-megatron-fsdp" in problem.hint for problem in found)
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_checkpoints_are_converted_from_one_folder_to_another(release: str) -> None:
+    """Before core_v0.18 the arguments are accepted, and the job ends where it is initialized."""
+    for params, refused in (
+        ({}, True),
+        ({"load": "/checkpoints"}, True),
+        ({"load": "/checkpoints", "ckpt_convert_save": "/converted"}, False),
+    ):
+        found = line({"ckpt_convert_format": "torch"} | params, release)
+        rule = "checkpoint.conversion" if release >= "core_v0.18" else "setup.conversion"
+        assert rules_broken(found, release) == [rule] * refused
+        assert bool(check(found["argv"], WORLD, release)) is (refused and release >= "core_v0.18")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_hybrid_context_parallelism(release: str) -> None:
+    def rules(world: int = WORLD, **params: Any) -> list[str]:
+        argv = line(HYBRID | {"global_batch_size": 12} | params, release)["argv"]
+        found = check(argv, world, release, machine=Machine(), first_iteration=True)
+        return [problem.rule for problem in found]
+
+    conversations = {"sft": True, "mock_data": None, "data_path": ["/data/conversations"]}
+    later = release >= "core_v0.19"
+    assert rules(world=6) == ([] if later else ["setup.hybrid-context-data"])
+    assert rules(world=3, **conversations) == ["setup.odd-hybrid-context"]
+    assert rules(world=6, **conversations) == []
+    reruns = conversations | {"rerun_mode": "validate_results"}
+    assert rules(world=6, **reruns) == ["setup.hybrid-context-reruns"]
+    assert rules(world=6, skip_train=True, **conversations) == []
+    assert rules(world=6, skip_train=True, mock_data=None, data_path=["/data/text"], split="1,0,0") == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_fp32_residuals_need_other_norms(release: str) -> None:
+    def rules(machine: Machine = MACHINE, **params: Any) -> list[str]:
+        argv = line({"fp32_residual_connection": True} | params, release)["argv"]
+        found = check(argv, WORLD, release, machine=machine, first_iteration=True)
+        return [problem.rule for problem in found]
+
+    refused = ["iteration.fp32-residual"]
+    apex = Machine(packages=frozenset({"apex"}), is_complete=True)
+    assert rules() == refused
+    assert rules(apex) == []
+    assert rules(apex, normalization="RMSNorm") == refused
+    assert rules(Machine(transformer_engine=(2, 8)), transformer_impl="transformer_engine") == []
+    # the first stage may have no layers
+    stages = {"num_layers": 7, "pipeline_model_parallel_size": 8}
+    assert rules(account_for_embedding_in_pipeline_split=True, **stages) == []
+
+
+def test_formats_that_are_saved_asynchronously() -> None:
+    for release in known_releases():
+        old = release < "core_v0.16"  # releases from there on drop the flag in distributed formats
+        legacy = ASYNCHRONOUS | {"use_persistent_ckpt_worker": True}
+        assert rules_broken(line(legacy, release), release) == ["iteration.asynchronous-save"]
+        assert rules_broken(line(legacy | {"ckpt_format": "torch_dist"}, release), release) == []
+        assert rules_broken(line(legacy | {"async_save": None}, release), release) == []
+        sharded = {
+            "ckpt_format": "torch_dcp",
+            "use_torch_fsdp2": True,
+            "untie_embeddings_and_output_weights": True,
+        }
+        machine = Machine(environment={}, is_complete=True)
+        for persistent, refused in ((True, release < "core_v0.17"), (None, old)):
+            argv = line(legacy | sharded | {"use_persistent_ckpt_worker": persistent}, release)["argv"]
+            found = check(argv, WORLD, release, machine=machine, first_iteration=True)
+            assert [problem.rule for problem in found] == ["iteration.asynchronous-save"] * refused
+
+
+def test_padded_vocabularies_of_mock_data() -> None:
+    refused = ["iteration.padded-vocabulary"]
+    large = {"vocab_size": 50257, "padded_vocab_size": 50000}
+    assert rules_broken(line({"padded_vocab_size": 64, "seq_length": 60}), RELEASE) == refused
+    assert (
+        rules_broken(line({"padded_vocab_size": 64, "mock_data": None, "data_path": ["/text"]}), RELEASE)
+        == []
+    )
+    assert rules_broken(line(large), RELEASE) == []  # few samples have the last token of a document
+    assert rules_broken(line(large | {"train_iters": 1000}), RELEASE) == refused
+    unknown = {"padded_vocab_size": 64, "vocab_size": None}
+    assert rules_broken(line(unknown), RELEASE) == ["tokenizer.vocabulary-size"]
+    later = line({"padded_vocab_size": 128}, "core_v0.18.2")  # the last token is 127
+    assert rules_broken(later, "core_v0.18.2") == []
 
 
 def test_splits_that_upstream_reads() -> None:

@@ -88,9 +88,10 @@ def _answer_collectives() -> None:
     def objects_of_all(output: Any, given: Any, *_: Any, **settings: Any) -> None:
         output[:] = [given] * len(output)
 
-    def gathered(given: Any, output: Any = None, *_: Any, **settings: Any) -> None:
-        if output is not None:
-            output[:] = [given] * len(output)
+    # PyTorch's names: its writer of distributed checkpoints gives them as keywords
+    def gathered(obj: Any, object_gather_list: Any = None, *_: Any, **settings: Any) -> None:
+        if object_gather_list is not None:
+            object_gather_list[:] = [obj] * len(object_gather_list)
 
     def received(tensor: Any, *_: Any, **settings: Any) -> Any:
         with torch.no_grad():

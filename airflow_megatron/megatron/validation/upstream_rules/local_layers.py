@@ -61,6 +61,25 @@ def _exceeds_pytorch_norm(s: Settings) -> bool:
     )
 
 
+def _has_pytorch_norms(s: Settings) -> bool:
+    return is_local(s) and (
+        s.normalization == "RMSNorm" or (s.normalization == "LayerNorm" and lacks(s, "apex"))
+    )
+
+
+def _has_embedding_before_layers(s: Settings) -> bool:
+    """Return whether the pipeline stage with the embedding has layers in any case."""
+    return bool(
+        s.pipeline_model_parallel_size == 1
+        or (
+            s.pipeline_layout is None
+            and s.decoder_first_pipeline_num_layers is None
+            and s.decoder_last_pipeline_num_layers is None
+            and not s.account_for_embedding_in_pipeline_split
+        )
+    )
+
+
 def _fuses_masked_softmax(s: Settings) -> bool:
     """Return whether the local attention uses the fused kernel: in half precision, for certain sizes."""
     heads_at_once = s.micro_batch_size * (s.num_attention_heads // s.tensor_model_parallel_size)
@@ -242,6 +261,17 @@ FIRST_ITERATION: Topic = (
         "rotary positions turn pairs of channels, and --kv-channels is {kv_channels}",
         "an even --kv-channels",
         "megatron/core/models/common/embeddings/rope_utils.py _apply_rotary_pos_emb_bshd",
+        since=(0, 16),
+    ),
+    Rule(
+        "iteration.fp32-residual",
+        # the first norm either refuses fp32 states with weights in half precision, or returns them to a layer in it
+        lambda s: s.fp32_residual_connection and _has_pytorch_norms(s) and _has_embedding_before_layers(s),
+        "--fp32-residual-connection does not work with PyTorch's norms, which --transformer-impl local has without "
+        "Apex (and for RMSNorm)",
+        "--transformer-impl transformer_engine, or drop --fp32-residual-connection",
+        "megatron/core/transformer/transformer_layer.py TransformerLayer._forward_attention, "
+        "megatron/core/tensor_parallel/layers.py ColumnParallelLinear",
         since=(0, 16),
     ),
     Rule(

@@ -20,8 +20,10 @@ def _fp4_parameters(s: Settings) -> bool:
     return bool(s.fp4_param_gather or s.fp4_param)
 
 
-def _fp2_fallback(s: Settings) -> None:
-    if s.use_torch_fsdp2 and s.release >= (0, 18) and not s.machine.has_transformer_engine(2, 7):
+def _fsdp2_fallback(s: Settings) -> None:
+    if s.use_torch_fsdp2 and s.machine.has_transformer_engine(2, 0):
+        s.fp8_param_gather = False  # FSDP2 then gathers parameters in bf16
+    if s.use_torch_fsdp2 and s.release >= (0, 17) and not s.machine.has_transformer_engine(2, 7):
         s.fp4_param_gather = False
 
 
@@ -33,7 +35,7 @@ def _reduced_layers_do_not_fit(s: Settings) -> bool:
 
 
 FORMATS: Topic = (
-    Derive(_fp2_fallback),
+    Derive(_fsdp2_fallback, since=(0, 14)),
     Rule(
         "precision.fp8-parameters",
         lambda s: (

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.settings import Settings
 
 
+def trains(s: Settings) -> bool:
+    """Return whether the job gets to training iterations: a conversion of a checkpoint ends before them."""
+    return not s.skip_train and s.ckpt_convert_format is None
+
+
 def _has_schedule(s: Settings) -> bool:
     # Later releases do not look at the schedule of a job that trains nothing.
     return not (s.skip_train and s.release >= (0, 17))
