@@ -45,6 +45,13 @@ _SEARCH = (
     "stages.search.megatron.train_iters=20",
     *("stages.pretrain.megatron.lr_warmup_iters=2", "stages.pretrain.megatron.eval_iters=2"),
 )
+
+
+def _without(settings: tuple[str, ...], *names: str) -> tuple[str, ...]:
+    """Return the settings without those of arguments that the sweep gives at every point."""
+    return tuple(word for word in settings if word.partition("=")[0].removeprefix("megatron.") not in names)
+
+
 _TEXT = "20000"
 """Tokens of the shipped specs that prepare their own data."""
 
@@ -105,7 +112,7 @@ STUDIES = (
     Study(
         "scaling_exps",
         (
-            *_OPEN_SCI,
+            *_without(_OPEN_SCI, "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size"),
             *("params.tokens=5120", "params.save_every_sequences=40", "params.cooldown_fraction=0.5"),
             *("sweep.groups.0.configs.0.num_layers=2", "sweep.groups.0.configs.0.hidden_size=64"),
             "sweep.groups.0.configs.0.ffn_hidden_size=128",
@@ -116,7 +123,7 @@ STUDIES = (
     Study(
         "datasets",
         (
-            *_OPEN_SCI,
+            *_without(_OPEN_SCI, "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size"),
             *(f"sweep.groups.1.configs.0.{name}" for name in ("num_layers=2", "hidden_size=64")),
             *(
                 f"sweep.groups.1.configs.0.{name}"
@@ -155,7 +162,11 @@ STUDIES = (
     ),
     Study(
         "context_parallelism_gpt2_xl",
-        (*_BENCHMARK, "sweep.defaults.seq_length=64", "env.PYTHONPATH={place}/out_of_memory"),
+        (
+            *_without(_BENCHMARK, "seq_length"),
+            "sweep.defaults.seq_length=64",
+            "env.PYTHONPATH={place}/out_of_memory",
+        ),
         "r1_*",
         not_run={"r[2-8]_*": CONTEXT},
     ),
@@ -168,7 +179,7 @@ STUDIES = (
     Study(
         "parallelism_model_scaling",
         (
-            *_BENCHMARK,
+            *_without(_BENCHMARK, "num_layers", "hidden_size", "num_attention_heads"),
             *(f"sweep.groups.0.configs.1.{name}" for name in ("num_layers=4", "hidden_size=64")),
             "sweep.groups.0.configs.1.num_attention_heads=4",
         ),
