@@ -19,7 +19,7 @@ from airflow_megatron.spec.dialects.autoexperiment.builtin import (
     builtin_tree,
 )
 from airflow_megatron.spec.dialects.autoexperiment.expansion import expand_document
-from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, value_at
+from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes
 from airflow_megatron.spec.dialects.autoexperiment.jobs import BUILTIN, ScriptTemplates, script_job
 from airflow_megatron.spec.dialects.autoexperiment.points import Outline, points_of
 from airflow_megatron.spec.dialects.autoexperiment.references import load_autoexperiment_yaml
@@ -28,6 +28,7 @@ from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS, unr
 from airflow_megatron.spec.dialects.autoexperiment.warnings import document_warnings
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.documents.quantities import counted
+from airflow_megatron.spec.documents.yaml_document import value_at
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.foreign.omegaconf_yaml import take_over
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
@@ -171,10 +172,8 @@ class AutoExperimentSweep(ForeignSweep):
             except SpecError:
                 raise
             except ValueError as error:
-                key = str(error).split(" ", 1)[0]
-                raise SpecError(
-                    self.document.problem(self.document.last_place(key), f"{own['name']}: {error}")
-                ) from error
+                place = stages[stage.name].place_of(str(error).split(" ", 1)[0], self.document)
+                raise SpecError(self.document.problem(place, f"{own['name']}: {error}")) from error
         return list(made.values())
 
     def _require_resolved(self, jobs: Iterable[Mapping[str, Any]]) -> None:
@@ -237,6 +236,16 @@ class AutoExperimentSweep(ForeignSweep):
     def place_of(self, stage: str, name: str) -> KeyPath:
         """Return the place of a key in the file, or of the key that gives an argument of this project's own scripts."""
         return self.document.last_place(name) or self.document.last_place(KEYS_OF.get(name, name))
+
+    def given_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the place of the key that gives a job a value."""
+        section = next((instance.stage for instance in self.tree if instance.name == stage), stage)
+        points = self._jobs_of_points
+        jobs = [points[point][1]] if point in points else [stages for _, stages in points.values()]
+        job = next((stages[section] for stages in jobs if section in stages), None)
+        if job is None:
+            return ()
+        return job.place_of(name, self.document) or job.place_of(KEYS_OF.get(name, name), self.document)
 
     def missing_templates(self) -> list[Problem]:
         """Return the missing script templates; jobs that need them cannot be submitted."""

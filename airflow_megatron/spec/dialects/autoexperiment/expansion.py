@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +45,18 @@ class ExpandedJob:
 
     params: Mapping[str, Any]
     choices: tuple[Choice, ...]
+
+    def place_of(self, key: str, document: YamlDocument) -> KeyPath:
+        """Return the place of the value that the job gets for a key: the last one in the items that it takes."""
+        taken = {(*choice.place, choice.index) for choice in self.choices}
+        places = (
+            path
+            for path in document.positions
+            if path
+            and path[-1] == key
+            and all(path[:end] in taken for end in range(1, len(path) + 1) if isinstance(path[end - 1], int))
+        )
+        return next(iter(deque(places, maxlen=1)), ())
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.spec.dialects.autoexperiment.grammar import value_at
 from airflow_megatron.spec.dialects.autoexperiment.resolution import names_read
 from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.yaml_document import value_at
 from airflow_megatron.spec.foreign.sidecar import SUFFIXES, SidecarSection
 
 if TYPE_CHECKING:

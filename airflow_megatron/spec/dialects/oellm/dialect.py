@@ -252,6 +252,21 @@ class OellmSweep(ForeignSweep):
             found = self.file_places.of_key("slurm.sbatch")
         return found or ("sweep",)
 
+    def given_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the place of the value that a job gets for a parameter."""
+        _ = self.points
+        families = [self._members[point]] if point in self._members else self.families
+        for family in families:
+            shape = self._shapes[self._shape_builder.key(family)]
+            for member, instance, steps in zip(family, shape.instances, shape.steps, strict=True):
+                if stage not in (instance.name, *(step.name for step in steps)):
+                    continue
+                for key in (f"backend.megatron.{name}", f"slurm.sbatch.{name}", name):
+                    if path := self.file_places.of_value(key, member.parameters):
+                        return path
+                return ()
+        return ()
+
     def configuration(
         self,
         point: SweepPoint,
@@ -353,7 +368,11 @@ class OellmSweep(ForeignSweep):
                 continue
             place = places[member.index]
             configuration = self.configuration(member, places, configurations)
-            job, warnings = build_job(configuration, place, made, slurm, self.fork)
+            try:
+                job, warnings = build_job(configuration, place, made, slurm, self.fork)
+            except JobError as error:
+                error.parameters = member.parameters
+                raise
             made.append((job, neighbour(job, configuration)))
             yield Built(
                 member, instance, False, configuration, self._in_array(job, instance), tuple(warnings)
