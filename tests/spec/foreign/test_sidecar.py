@@ -203,6 +203,12 @@ def test_misspelt_settings_get_a_near_name(file: Path) -> None:
         load_sweep(file, ["trianer=x"])
 
 
+def test_a_new_variable_in_capitals_is_no_misspelt_setting(file: Path) -> None:
+    sweep = load_sweep(file, ["TRAIN_ITERS=3"])
+    if "backend" not in sweep.document.data:
+        assert {job.params["TRAIN_ITERS"] for job in jobs_of(sweep)} == {3}
+
+
 def test_oellm_files_are_trained_by_upstreams_megatron(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(OELLM)
