@@ -260,7 +260,9 @@ def test_a_name_with_a_line_break_is_refused(cluster: ClusterProfile) -> None:
     assert PLAIN.splitlines()[refused.value.problems[0].line - 1].startswith("name:")
 
 
-COMPLETE = FILE.replace("SEQ_LENGTH: 2048", "SEQ_LENGTH: 2048\nMAX_POSITION_EMBEDDINGS: 2048")
+COMPLETE = FILE.replace(
+    "SEQ_LENGTH: 2048", "SEQ_LENGTH: 2048\nMAX_POSITION_EMBEDDINGS: 2048\nDATA_PATH: /data/c4/merged"
+)
 
 
 def errors_of(text: str, directory: Path, *settings: str) -> list[Problem]:
@@ -301,3 +303,9 @@ def test_an_error_stands_at_the_option_that_causes_it(tmp_path: Path) -> None:
     (error,) = errors_of(COMPLETE, tmp_path, "MICRO_BATCH_SIZE=7")
     assert error.file == "--set MICRO_BATCH_SIZE=7"
     assert "is not divisible" in error.message
+
+
+@pytest.mark.slow
+def test_a_key_of_the_training_is_no_misspelt_param_of_the_evaluation() -> None:
+    plan = check_sweep(autoexperiment.load(load_yaml_text(COMPLETE, "study.yaml")), load_cluster("local"))
+    assert not [problem for problem in plan.warnings if "does not read" in problem.message]
