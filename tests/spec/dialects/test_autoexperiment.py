@@ -458,6 +458,35 @@ def test_repeated_names_say_what_to_add() -> None:
         _ = sweep.points
 
 
+def test_repeated_names_of_items_with_the_same_name() -> None:
+    items = "m:\n  - a: {w: 1}\n  - a: {w: 2}\n"
+    sweep = _load(
+        f"{items}lr: [1, 2]\nname: '{{m}}{{lr}}'\noutput_file: o\nsbatch_script: s\ncmd: sbatch s\n"
+    )
+    with pytest.raises(SpecError) as refused:
+        _ = sweep.points
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.hint) == (3, "items 1 and 2 of m have the same name, 'a': rename one")
+
+
+@pytest.mark.parametrize(
+    ("item", "hint"),
+    [("b: {depth: 2}", "add heads, as other items have it"), ("b: {head: 2}", "write heads instead of head")],
+)
+def test_a_key_that_one_item_lacks_has_its_place(
+    item: str, hint: str, tmp_path: Path, cluster: ClusterProfile
+) -> None:
+    (tmp_path / "t.sbatch").write_text("#!/bin/bash\necho {heads}\n")
+    items = f"m:\n  - a: {{heads: 1}}\n  - {item}\n"
+    fields = "template: t.sbatch\nname: '{m}'\noutput_file: o\nsbatch_script: s\ncmd: sbatch s\n"
+    sweep = _load(items + fields, str(tmp_path / "study.yaml"))
+    with pytest.raises(SpecError) as refused:
+        _ = [sweep.jobs(point, cluster) for point in sweep.points]
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.hint) == (3, hint)
+    assert problem.message == "m b has no heads, which line 2 of t.sbatch reads"
+
+
 STUDY = """\
 cmd: "sbatch {sbatch_script}"
 template: train.sbatch

@@ -20,13 +20,18 @@ from airflow_megatron.spec.dialects.autoexperiment.builtin import (
 )
 from airflow_megatron.spec.dialects.autoexperiment.expansion import expand_document
 from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes
-from airflow_megatron.spec.dialects.autoexperiment.jobs import BUILTIN, ScriptTemplates, script_job
+from airflow_megatron.spec.dialects.autoexperiment.jobs import (
+    BUILTIN,
+    MissingKeyError,
+    ScriptTemplates,
+    script_job,
+)
 from airflow_megatron.spec.dialects.autoexperiment.points import Outline, points_of
 from airflow_megatron.spec.dialects.autoexperiment.references import load_autoexperiment_yaml
 from airflow_megatron.spec.dialects.autoexperiment.unread import unread_keys
 from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS, unresolved_problems
 from airflow_megatron.spec.dialects.autoexperiment.warnings import document_warnings
-from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.errors import Problem, SpecError, near_names
 from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.documents.yaml_document import value_at
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
@@ -169,6 +174,8 @@ class AutoExperimentSweep(ForeignSweep):
                     parent=made.get(stage.parent or ""),
                     templates=self.templates,
                 )
+            except MissingKeyError as error:
+                raise self._missing_key(error, stages[stage.name]) from error
             except SpecError:
                 raise
             except ValueError as error:
@@ -202,6 +209,28 @@ class AutoExperimentSweep(ForeignSweep):
                 message = f"name gives a job the name {str(params['name'])[:200]!r}, with a control character"
                 hint = "use letters, digits, '_', '-', '.', '='"
                 raise SpecError(self.document.problem(self.document.last_place("name"), message, hint))
+
+    def _missing_key(self, error: MissingKeyError, job: ExpandedJob) -> SpecError:
+        """Return the error of a template that reads a key of other jobs, at the item of a list that lacks it."""
+        key, (problem,) = error.key, error.problems
+        if not any(key in other.params for other in self.expansion.jobs):
+            return error
+        reader = f"which line {problem.line} of {Path(problem.file).name} reads"
+        for choice in job.choices:
+            others = (path for path in self.document.positions if path[: len(choice.place)] == choice.place)
+            if choice.named and any(path[-1:] == (key,) for path in others):
+                message = (
+                    f"{choice.place[-1] if choice.place else 'item'} {choice.label} has no {key}, {reader}"
+                )
+                near = near_names(key, job.params, limit=1)
+                hint = f"write {key} instead of {near[0]}" if near else f"add {key}, as other items have it"
+                return SpecError(
+                    self.document.problem((*choice.place, choice.index, choice.label), message, hint)
+                )
+        message = f"{job.params['name']} has no key {key!r}, {reader}; other jobs have one"
+        return SpecError(
+            self.document.problem(job.place_of("name", self.document), message, f"give it {key}")
+        )
 
     def _check_run_dir(self, given: str, run_dir: str, cluster: ClusterProfile) -> None:
         """Refuse a relative RUN_DIR that leaves the directory of the runs; an absolute one is used unchanged.
