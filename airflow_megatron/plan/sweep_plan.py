@@ -458,7 +458,8 @@ def _command_problem(sweep: Sweep, job: Job, cluster: ClusterProfile, error: Com
                 return sweep.document.problem(
                     own, f"stage {job.stage}: {job.kind} does not read {name}", hint
                 )
-    return sweep.document.problem(place, str(error))
+    add = f"; add {sweep.key_of(error.name, error.section)}" if error.section else ""
+    return sweep.document.problem(place, f"{error.message}{add}")
 
 
 def _with_environment_of_earlier(jobs: list[Job], cluster: ClusterProfile) -> list[Job]:

@@ -150,6 +150,13 @@ class Sweep(ABC):
         place = self.place_of(stage, name)
         return place if place and str(place[-1]).rpartition(".")[2] == name else ()
 
+    def key_of(self, name: str, section: str) -> str:
+        """Return how the document gives the stages a parameter, with ``…`` for its value.
+
+        :param section: the section of a stage that has it in a native spec
+        """
+        return f"{section}: {{{name}: …}}"
+
     def warnings(self) -> list[Problem]:
         """Return warnings about values that are allowed but probably unintended."""
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,9 +10,11 @@ from autoexperiment_harness import CONFORMANCE
 from processor_limits import processor_limit
 
 from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.slurm.submission.job_script import JobScriptError, render_job_script
 from airflow_megatron.spec.dialects.autoexperiment import dialect as autoexperiment
 from airflow_megatron.spec.dialects.recognition import is_autoexperiment
 from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.shipped_files import shipped
 from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.model.conditions import Condition
@@ -276,6 +279,8 @@ class TestJobs:
         (problem,) = small.missing_templates()
         assert problem.line == 9
         assert "2 jobs need the script template" in problem.message
+        with pytest.raises(JobScriptError, match=f"needs the script template {re.escape(evaluate.template)}"):
+            render_job_script(evaluate, cluster, 1, shipped("sbatch"))
 
     @pytest.mark.parametrize(
         ("old", "new", "message"),

@@ -305,6 +305,11 @@ def test_an_error_stands_at_the_option_that_causes_it(tmp_path: Path) -> None:
     assert "is not divisible" in error.message
 
 
+def test_a_missing_length_is_named_by_its_key(tmp_path: Path) -> None:
+    (error,) = errors_of(COMPLETE.replace("TRAIN_ITERS: 20000\n", ""), tmp_path)
+    assert error.message == "stage PRETRAIN_TRAIN has no train_iters; add TRAIN_ITERS: …"
+
+
 @pytest.mark.slow
 def test_a_key_of_the_training_is_no_misspelt_param_of_the_evaluation() -> None:
     plan = check_sweep(autoexperiment.load(load_yaml_text(COMPLETE, "study.yaml")), load_cluster("local"))

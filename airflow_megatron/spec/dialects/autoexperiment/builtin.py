@@ -88,7 +88,7 @@ KEYS_OF: Mapping[str, str] = {
     **{argument: key for key, argument in _ARGUMENTS.items()},
     **{"data_path": "DATA_PATH", "disable_bias_linear": "DISABLE_BIAS_LINEAR", "nodes": "NODES"},
     **{"gpus_per_node": "NUM_GPUS", "time": "TIME", "partition": "PARTITION", "account": "ACCOUNT"},
-    **{"checkpoint": "ITER"},
+    **{"checkpoint": "ITER", "tokenizer": "TOKENIZER_NAME", "tasks": "TASKS_PATH"},
 }
 """Argument, resource or setting of a stage → the key that gives it."""
 _NO_BIAS = "--disable-bias-linear"

@@ -276,6 +276,10 @@ class AutoExperimentSweep(ForeignSweep):
             return ()
         return job.place_of(name, self.document) or job.place_of(KEYS_OF.get(name, name), self.document)
 
+    def key_of(self, name: str, section: str) -> str:
+        """Return the key that gives an argument of this project's own scripts."""
+        return f"{KEYS_OF[name]}: …" if name in KEYS_OF else super().key_of(name, section)
+
     def missing_templates(self) -> list[Problem]:
         """Return the missing script templates; jobs that need them cannot be submitted."""
         if self.builtin:

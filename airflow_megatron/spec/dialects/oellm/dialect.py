@@ -267,6 +267,10 @@ class OellmSweep(ForeignSweep):
                 return ()
         return ()
 
+    def key_of(self, name: str, section: str) -> str:
+        """Return the dotted key of a parameter."""
+        return f"backend.{section}.{name}: …" if section == "megatron" else f"backend.{name}: …"
+
     def configuration(
         self,
         point: SweepPoint,
