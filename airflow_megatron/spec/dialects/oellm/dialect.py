@@ -518,7 +518,7 @@ class OellmSweep(ForeignSweep):
             if made.job.source is not None:
                 self._loaded.append((made.job.kind, made.job.source.path))
             if not made.is_step:
-                for key, text in passed_over(made.configuration, self._swept_keys(made.member)):
+                for key, text in passed_over(made.configuration, made.member.swept):
                     self._warnings.append(self.file_places.warning_at(key, text))
         return Shape(
             tuple(instances[instance.name] for instance in shape.instances),
