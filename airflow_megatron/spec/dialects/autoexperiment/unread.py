@@ -57,7 +57,14 @@ def unread_keys(
     reached |= {*_ANCHORED.findall(text)}  # its aliases read it
     if read is None:
         reached |= {name for names in texts.values() for name in names}
-    unread = [key for key in keys if key not in reached and key not in _ELSEWHERE]
+    unread: dict[str, None] = {}
+    for key, path in tuple(keys.items()):
+        if key in reached or key in _ELSEWHERE:
+            continue
+        section = str(path[0])
+        if section != key and section in SidecarSection.model_fields and section not in reached:
+            key, keys[section] = section, (section,)
+        unread[key] = None
     known = (*OWN_KEYS, *(read or ())) if builtin else OWN_KEYS
     sidecar = f"{Path(document.file).name}{SUFFIXES[0]}"
     left: list[str] = []
