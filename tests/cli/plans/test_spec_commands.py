@@ -74,6 +74,22 @@ def call(
 
 class TestLint:
     @pytest.mark.slow
+    def test_warnings_follow_errors(self, call: Callable[..., Answer], tmp_path: Path) -> None:
+        (tmp_path / "other.yaml").write_text(
+            "job: {name: x}\nbackend: {class_name: MegatronBackend, megatron: {num_layers: 2}}\n"
+            "slurm: {sbatch: {nodes: 1}}\nsweep:\n  type: product\n  groups:\n"
+            "    - params: {backend.megatron.train_iters: []}\n"
+        )
+        answer = call("lint", "other.yaml")
+        first, *others = answer.stdout.splitlines()
+        assert answer.status == 1
+        assert "has no train_iters; add backend.megatron.train_iters: …" in first
+        assert any("warning: backend.megatron.train_iters has no values" in line for line in others)
+        rows = json.loads(call("lint", "other.yaml", "--format", "json").stdout)
+        assert [row["severity"] for row in rows] == ["error", *["warning"] * len(others)]
+        assert len(call("--quiet", "lint", "other.yaml").stdout.splitlines()) == 1
+
+    @pytest.mark.slow
     def test_a_copy_with_the_same_name(self, call: Callable[..., Answer], tmp_path: Path) -> None:
         (tmp_path / "copy of small.yaml").write_text(SPEC)
         answer = call("lint", "copy of small.yaml")
