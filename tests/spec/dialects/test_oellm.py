@@ -536,6 +536,8 @@ backend:
     lr: 1e-3
     train_iters: 100
     save_interval: 20
+    lr_warmup_iters: 35
+    override_opt_param_scheduler: true
     tokenizer_type: HuggingFaceTokenizer
     tokenizer_model: /tok
     data_path: [/data/merged]
@@ -579,5 +581,6 @@ def test_an_error_stands_at_the_value_of_its_stage(
     text = DECAYS.replace(line, written)
     with pytest.raises(SpecError) as refused:
         check_sweep(load_sweep_text(text, "study.yaml"), cluster)
-    error = next(problem for problem in refused.value.problems if message in problem.message)
+    (error,) = refused.value.problems
+    assert message in error.message
     assert written.splitlines()[-1].strip() in text.splitlines()[error.line - 1]
