@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from airflow_megatron.spec.native.overrides import OPTION
 from airflow_megatron.spec.native.profile_places import ProfilePlaces
 
 if TYPE_CHECKING:
@@ -125,18 +126,21 @@ class AlikeFindings:
         return next(filter(None, places), None)
 
     def _place_in_spec(self, sweep: Sweep) -> KeyPath:
-        suspected = [sweep.place_of(self.stage, name) for name in self.names]
-        given = [path for path in suspected if path and _names_one(path, self.names)]
+        suspected = [sweep.given_at(self.point, self.stage, name) for name in self.names]
+        given = [path for path in suspected if path]
         if given:
             return min(given, key=lambda path: _distance(path, sweep.document))
         if len(self.keys) == 1:
-            return sweep.place_of(self.stage, self.keys[0])
+            return self._place_of(sweep, self.keys[0])
         section = next((instance.stage for instance in sweep.tree if instance.name == self.stage), self.stage)
         of_stage: KeyPath = ("stages", section, *self.keys)
         places = sweep.document.positions
         if ("stages",) not in places:  # a file of another tool
-            return sweep.place_of(self.stage, self.keys[-1])
+            return self._place_of(sweep, self.keys[-1])
         return next((path for path in (of_stage, self.keys) if path in places), ("stages", section))
+
+    def _place_of(self, sweep: Sweep, name: str) -> KeyPath:
+        return sweep.given_at(self.point, self.stage, name) or sweep.place_of(self.stage, name)
 
 
 def _given(sweep: NativeSweep, path: KeyPath) -> frozenset[str]:
@@ -152,11 +156,11 @@ def _names_one(path: KeyPath, names: Sequence[str]) -> bool:
     return str(path[-1]).rpartition(".")[2] in names
 
 
-def _distance(path: KeyPath, document: YamlDocument) -> tuple[bool, bool]:
-    """Return how far from a job a value is given: in this file or in one that it extends, by the stage or for all."""
-    inherited = document.files.get(path, document.file) in document.sources
+def _distance(path: KeyPath, document: YamlDocument) -> tuple[bool, bool, bool]:
+    """Return how far from a job a value is given: for one command or in a file, inherited or not, for all or not."""
+    file = document.files.get(path, document.file)
     of_stage = path[0] == "stages" or "." in str(path[-1])
-    return inherited, not of_stage
+    return not file.startswith(f"{OPTION} "), file in document.sources, not of_stage
 
 
 RuleInStage: TypeAlias = tuple[str, str, bool]

@@ -168,11 +168,11 @@ def _checkpoint(job: Job) -> int | None:
     return None
 
 
-def _condition_text(job: Job, condition: object) -> str:
+def _condition_text(job: Job, condition: Condition | None) -> str:
     """Return a condition in words that are the same at every point: directories of the job are left out."""
     if condition is None:
         return ""
-    text = str(condition).replace(f"{job.run_dir}/", "")
+    text = condition.text(job.stage_dir).replace(f"{job.run_dir}/", "")
     return text.replace(f"/{job.point}/", "/<point>/") if job.point else text
 
 

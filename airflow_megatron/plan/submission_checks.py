@@ -111,7 +111,7 @@ def own_findings(
         limit_findings(jobs, cluster),
         site_rule_findings(jobs, cluster),
         memory_findings(jobs, estimates, cluster),
-        stage_findings(jobs),
+        stage_findings(jobs, misspelt=isinstance(sweep, NativeSweep)),
         pattern_findings(jobs),
         restricted_key_findings(jobs, cluster),
         sbatch_findings(jobs),

@@ -34,7 +34,7 @@ def schedule_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fi
     }
     for run_dir, arguments in trainings.items():
         schedule = schedules[run_dir]
-        if schedule is None:
+        if schedule is None or _trains_nothing(arguments, schedule):
             continue
         impossible = list(_impossible(arguments, schedule))
         yield from impossible
@@ -49,6 +49,12 @@ def schedule_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fi
 
 def _has_two_lengths(arguments: TrainingArguments) -> bool:
     return "train_iters" in arguments and "train_samples" in arguments
+
+
+def _trains_nothing(arguments: TrainingArguments, schedule: Schedule) -> bool:
+    """Return whether a branch ends before it starts, with its schedule: that is one error, of its length."""
+    start = arguments.job.iteration or 0
+    return schedule.unit == "iters" and 0 < schedule.decay <= schedule.length <= start
 
 
 def _impossible(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Finding]:

@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
 
 
-def stage_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
-    """Yield the problems of jobs by the rules of their kinds, and probably misspelt params."""
+def stage_findings(jobs: Iterable[Job], *, misspelt: bool = True) -> Iterator[Finding]:
+    """Yield the problems of jobs by the rules of their kinds, and probably misspelt params.
+
+    :param misspelt: look for misspelt params; other tools' files give every job all values, and their dialects do
+    """
     for job in jobs:
         kind = job.stage_kind
         for problem in kind.problems(job):
             yield Finding(
                 *(problem.rule, job, problem.place, problem.message, problem.hint), warning=problem.warning
             )
-        if kind.params is None:
+        if kind.params is None or not misspelt:
             continue
         for name in job.variables:
             if name not in job.params or name in kind.params:

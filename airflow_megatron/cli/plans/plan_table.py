@@ -163,20 +163,29 @@ def _guides(stages: Sequence[StageOverview]) -> list[str]:
 
 
 def _points_table(plan: Plan, found: Mapping[str, Sequence[object]], most_points: int) -> Table:
-    """Return the values of the first points, without axes that have a single value."""
-    varying = [name for name, values in found.items() if len(values) > 1]
-    values: dict[str, dict[str, object]] = {point: {} for point in plan.points[:most_points]}
-    counts = Counter(job.point for job in plan.jobs)
+    """Return the values of the first points, without axes that have a single value, or one for each of its stages."""
+    values: dict[str, dict[str, object]] = {point: {} for point in plan.points}
+    of_stages: dict[tuple[str, str], object] = {}
+    between_stages: set[str] = set()
+    between_points: set[str] = set()
     for job in plan.jobs:
-        if job.point in values:
-            values[job.point].update(swept_values(job))
+        own = values.get(job.point, {})
+        for name, value in swept_values(job).items():
+            if own.setdefault(name, value) != value:
+                between_stages.add(name)
+            if of_stages.setdefault((job.stage, name), value) != value:
+                between_points.add(name)
+    left_out = between_stages - between_points
+    varying = [name for name, each in found.items() if len(each) > 1 and name not in left_out]
+    counts = Counter(job.point for job in plan.jobs)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("point", overflow="fold")
     wide = len(varying) > _MOST_COLUMNS
     for name in ["swept"] if wide else varying:
         table.add_column(name, overflow="fold")
     table.add_column("jobs", justify="right")
-    for point, own in values.items():
+    for point in plan.points[:most_points]:
+        own = values[point]
         cells = [format_value(own.get(name)) for name in varying]
         if wide:
             cells = [" ".join(f"{name}={cell}" for name, cell in zip(varying, cells, strict=True))]

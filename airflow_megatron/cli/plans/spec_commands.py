@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,6 +79,7 @@ def lint(
     wrong = False
     for spec in specs:
         lines: list[str] = []
+        sweep: Sweep | None = None
         try:
             sweep = load_own_spec(spec, settings)
             plans = checked_plans(sweep, cluster, warn=False)
@@ -87,6 +89,11 @@ def lint(
             wrong = True
             report += _rows(error.problems, "error")
             lines = [str(problem) for problem in error.problems]
+            if sweep is not None and says_warnings():  # one of them may name the cause
+                with suppress(SpecError):
+                    warnings = sorted({*sweep.warnings()} - {*error.problems})
+                    report += _rows(warnings, "warning")
+                    lines += [problem.with_severity("warning") for problem in warnings]
         else:
             if says_warnings():
                 given = [problem for plan in plans for problem in plan.warnings]

@@ -275,9 +275,7 @@ def training_command(
     """
     lengths = [name for name in ("train_iters", "train_samples") if arguments.get(name) is not None]
     if not lengths:
-        raise CommandError(
-            "train_iters", f"stage {job.stage} has no train_iters; add megatron: {{train_iters: …}}"
-        )
+        raise CommandError("train_iters", f"stage {job.stage} has no train_iters", "megatron")
     if not any(_is_length(arguments[name]) for name in lengths):
         raise CommandError(
             lengths[0], f"stage {job.stage} has {lengths[0]} {arguments[lengths[0]]!r}; write at least 1"

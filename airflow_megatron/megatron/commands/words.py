@@ -26,5 +26,5 @@ def needed(job: Job, name: str) -> Any:
     """
     value = job.params.get(name)
     if value in (None, "", []):
-        raise CommandError(name, f"stage {job.stage} ({job.kind}) needs {name}; add params: {{{name}: …}}")
+        raise CommandError(name, f"stage {job.stage} ({job.kind}) needs {name}", "params")
     return value

@@ -139,6 +139,12 @@ def render_job_script(
     """
     if job.script is not None:
         return guarded_script(job, cluster, number, exclude=exclude, before=before)
+    if job.work_dir is not None:
+        raise JobScriptError(
+            f"{job.name} needs the script template {job.template}, which its spec names beside itself; put it there"
+            if job.template
+            else f"{job.name} has no template, so there is no script to submit; add template: …"
+        )
     environment = _templates(templates if isinstance(templates, Path) else tuple(sorted(templates.items())))
     words = (*job.command, *branch_arguments)
     paths = dict.fromkeys(path for word in words if (path := path_of(word)) is not None)

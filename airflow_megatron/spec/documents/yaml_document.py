@@ -150,6 +150,16 @@ def leaves(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
         yield path, node
 
 
+def value_at(data: Any, path: KeyPath) -> Any:
+    """Return the value at a place of a document; None without one."""
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
 def plain_scalar(text: str) -> Any:
     """Resolve an unquoted scalar by the YAML 1.2 core schema, with underscores allowed in numbers.
 

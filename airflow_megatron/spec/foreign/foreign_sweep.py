@@ -24,6 +24,7 @@ RELEASE: Final[str] = SweepSpecSection.model_fields["release"].default
 TRAINER: Final[TrainerName] = "megatron_lm"
 """What the tools whose files are read here are made for; a sidecar can name another."""
 _OF_TRAININGS: Final = ("trainer", "release", "health")
+_RESTARTS_OF_TRAININGS: Final = ("chain", "nodes", "after_rollback")
 
 
 class ForeignSweep(Sweep):
@@ -73,9 +74,17 @@ class ForeignSweep(Sweep):
         unused = [
             key for key in (*of_trainings, *more) if self.sidecar.given.get(key) not in (None, "off", False)
         ]
+        restart = self.sidecar.section.restart
+        if of_trainings and restart is not None:
+            default = type(restart)()
+            unused += [
+                f"restart.{key}"
+                for key in _RESTARTS_OF_TRAININGS
+                if getattr(restart, key) != getattr(default, key)
+            ]
         if unused:
             yield self.sidecar.document.problem(
-                (unused[0],),
+                tuple(unused[0].split(".")),
                 f"{', '.join(unused)}: no effect, since every job runs a script or command of the file's",
             )
 

@@ -171,7 +171,7 @@ def sidecar_of(document: YamlDocument, settings: Iterable[str]) -> tuple[Sidecar
     """Return the sidecar of a file in another tool's language, and the settings for the file itself.
 
     :param settings: ``key=value`` each; if the first word is a key of a sidecar, and not of the file, it is for the
-        sidecar
+        sidecar; in capitals, as AutoExperiment's variables are written, it is no misspelt one
     :raises SpecError: if the sidecar is invalid, or there are two
     """
     own, of_file = [], []
@@ -182,7 +182,7 @@ def sidecar_of(document: YamlDocument, settings: Iterable[str]) -> tuple[Sidecar
             of_file.append(setting)
         elif word in known:
             own.append(setting)
-        elif near := did_you_mean(word, known, alike=0.75):
+        elif not word.isupper() and (near := did_you_mean(word, known, alike=0.75)):
             raise SpecError(Problem(f"{OPTION} {setting}", 0, 0, f"there is no {word!r} to set", near))
         else:
             of_file.append(setting)

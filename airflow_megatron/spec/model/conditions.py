@@ -88,25 +88,37 @@ class Condition(msgspec.Struct, frozen=True):
         return cls(**{**data, "parts": tuple(cls.from_json(part) for part in data.get("parts", ()))})
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, stage_dir: str | None = None) -> str:
+        """Return it in words.
+
+        :param stage_dir: stage directory of its job: logs and checkpoints of other jobs get the names of their stages;
+            None: no names
+        """
+        of = ""
+        if stage_dir and self.producer and self.producer != stage_dir:
+            of = f" of {StageDir(self.producer).stage}"
         match self.kind:
             case "finished" | "ended":
                 stage = StageDir(self.path).stage
                 return f"{stage} {self.kind}"
             case "checkpoint":
-                return f"checkpoint {self.iteration}"
+                return f"checkpoint {self.iteration}{of}"
             case "new_checkpoint":
                 return f"new checkpoint from iteration {self.iteration or 0}"
             case "log":
-                return f"log {self.pattern}"
+                return f"log {self.pattern}{of}"
             case "file":
                 return f"file {self.path}"
             case "command":
                 return f"command {self.command}"
             case "not":
-                return f"not ({self.parts[0]})"
+                return f"not ({self.parts[0].text(stage_dir)})"
             case _:
                 word = " and " if self.kind == "all" else " or "
-                return word.join(f"({part})" if part.parts else str(part) for part in self.parts)
+                texts = ((part.text(stage_dir), part.parts) for part in self.parts)
+                return word.join(f"({text})" if parts else text for text, parts in texts)
 
 
 _DEFAULTS = dict(zip(Condition.__struct_fields__[1:], Condition.__struct_defaults__, strict=True))

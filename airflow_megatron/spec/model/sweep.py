@@ -142,6 +142,21 @@ class Sweep(ABC):
         """Return the position of a parameter of a stage in the document, for messages."""
         return (name,)
 
+    def given_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the position of the value that a job gets for a parameter; empty if the document gives it none.
+
+        :param point: the job's point; empty for a job of the whole sweep
+        """
+        place = self.place_of(stage, name)
+        return place if place and str(place[-1]).rpartition(".")[2] == name else ()
+
+    def key_of(self, name: str, section: str) -> str:
+        """Return how the document gives the stages a parameter, with ``…`` for its value.
+
+        :param section: the section of a stage that has it in a native spec
+        """
+        return f"{section}: {{{name}: …}}"
+
     def warnings(self) -> list[Problem]:
         """Return warnings about values that are allowed but probably unintended."""
         return []

@@ -75,6 +75,22 @@ def call(
 
 class TestLint:
     @pytest.mark.slow
+    def test_warnings_follow_errors(self, call: Callable[..., Answer], tmp_path: Path) -> None:
+        (tmp_path / "other.yaml").write_text(
+            "job: {name: x}\nbackend: {class_name: MegatronBackend, megatron: {num_layers: 2}}\n"
+            "slurm: {sbatch: {nodes: 1}}\nsweep:\n  type: product\n  groups:\n"
+            "    - params: {backend.megatron.train_iters: []}\n"
+        )
+        answer = call("lint", "other.yaml")
+        first, *others = answer.stdout.splitlines()
+        assert answer.status == 1
+        assert "has no train_iters; add backend.megatron.train_iters: …" in first
+        assert any("warning: backend.megatron.train_iters has no values" in line for line in others)
+        rows = json.loads(call("lint", "other.yaml", "--format", "json").stdout)
+        assert [row["severity"] for row in rows] == ["error", *["warning"] * len(others)]
+        assert len(call("--quiet", "lint", "other.yaml").stdout.splitlines()) == 1
+
+    @pytest.mark.slow
     def test_a_copy_with_the_same_name(self, call: Callable[..., Answer], tmp_path: Path) -> None:
         (tmp_path / "copy of small.yaml").write_text(SPEC)
         answer = call("lint", "copy of small.yaml")
@@ -133,6 +149,29 @@ class TestLint:
 
 
 class TestPlan:
+    @pytest.mark.slow
+    def test_values_of_stages_are_no_values_of_points(
+        self, call: Callable[..., Answer], tmp_path: Path
+    ) -> None:
+        (tmp_path / "other.yaml").write_text(
+            'job: {name: "x_${backend.megatron.lr}_${stage}"}\nstage: ""\n'
+            "backend:\n  class_name: MegatronBackend\n  megatron: {num_layers: 2, hidden_size: 64,\n"
+            "    num_attention_heads: 4, seq_length: 128, max_position_embeddings: 128, micro_batch_size: 1,\n"
+            "    save_interval: 20, lr_decay_style: cosine, lr: 1, mock_data: true, vocab_size: 100,\n"
+            "    tokenizer_type: NullTokenizer, override_opt_param_scheduler: true}\n"
+            "slurm: {sbatch: {nodes: 1, gpus_per_node: 1}}\nsweep:\n  type: product\n  groups:\n"
+            "    - params: {backend.megatron.lr: [1e-3, 2e-3]}\n    - configs:\n"
+            "        - {stage: short, backend.megatron.train_iters: 100}\n"
+            "        - type: list\n"
+            '          defaults: {backend.megatron.load: "\\\\${sibling.short.job.base_output_dir}/checkpoints"}\n'
+            "          configs:\n"
+            "            - {stage: long, backend.megatron.train_iters: 200}\n"
+            "            - {stage: long, backend.megatron.train_iters: 300}\n"
+        )
+        lines = call("plan", "other.yaml").stdout.splitlines()
+        assert " point     lr      jobs " in lines
+        assert any(line.split() == ["train_iters", "100,", "200,", "300"] for line in lines)
+
     def test_the_stage_tree(self, call: Callable[..., Answer]) -> None:
         answer = call("plan", "small", "--max-points-per-stage", "0")
         assert (answer.status, answer.stderr) == (0, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,9 +10,11 @@ from autoexperiment_harness import CONFORMANCE
 from processor_limits import processor_limit
 
 from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.slurm.submission.job_script import JobScriptError, render_job_script
 from airflow_megatron.spec.dialects.autoexperiment import dialect as autoexperiment
 from airflow_megatron.spec.dialects.recognition import is_autoexperiment
 from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.shipped_files import shipped
 from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.model.conditions import Condition
@@ -276,6 +279,8 @@ class TestJobs:
         (problem,) = small.missing_templates()
         assert problem.line == 9
         assert "2 jobs need the script template" in problem.message
+        with pytest.raises(JobScriptError, match=f"needs the script template {re.escape(evaluate.template)}"):
+            render_job_script(evaluate, cluster, 1, shipped("sbatch"))
 
     @pytest.mark.parametrize(
         ("old", "new", "message"),
@@ -456,6 +461,35 @@ def test_repeated_names_say_what_to_add() -> None:
         SpecError, match=r"given more than once: 'n1', 'n2' \(add \{m\}, which varies, to name\)"
     ):
         _ = sweep.points
+
+
+def test_repeated_names_of_items_with_the_same_name() -> None:
+    items = "m:\n  - a: {w: 1}\n  - a: {w: 2}\n"
+    sweep = _load(
+        f"{items}lr: [1, 2]\nname: '{{m}}{{lr}}'\noutput_file: o\nsbatch_script: s\ncmd: sbatch s\n"
+    )
+    with pytest.raises(SpecError) as refused:
+        _ = sweep.points
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.hint) == (3, "items 1 and 2 of m have the same name, 'a': rename one")
+
+
+@pytest.mark.parametrize(
+    ("item", "hint"),
+    [("b: {depth: 2}", "add heads, as other items have it"), ("b: {head: 2}", "write heads instead of head")],
+)
+def test_a_key_that_one_item_lacks_has_its_place(
+    item: str, hint: str, tmp_path: Path, cluster: ClusterProfile
+) -> None:
+    (tmp_path / "t.sbatch").write_text("#!/bin/bash\necho {heads}\n")
+    items = f"m:\n  - a: {{heads: 1}}\n  - {item}\n"
+    fields = "template: t.sbatch\nname: '{m}'\noutput_file: o\nsbatch_script: s\ncmd: sbatch s\n"
+    sweep = _load(items + fields, str(tmp_path / "study.yaml"))
+    with pytest.raises(SpecError) as refused:
+        _ = [sweep.jobs(point, cluster) for point in sweep.points]
+    (problem,) = refused.value.problems
+    assert (problem.line, problem.hint) == (3, hint)
+    assert problem.message == "m b has no heads, which line 2 of t.sbatch reads"
 
 
 STUDY = """\

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_megatron.megatron.commands.commands import job_command
+from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.slurm.submission.job_script import render_job_script
 from airflow_megatron.spec.dialects.autoexperiment import dialect as autoexperiment
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.shipped_files import shipped
 from airflow_megatron.spec.documents.yaml_document import load_yaml_text
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.model.jobs import Job
 
 FILE = """\
@@ -253,3 +258,59 @@ def test_a_name_with_a_line_break_is_refused(cluster: ClusterProfile) -> None:
     with pytest.raises(SpecError, match="with a control character") as refused:
         jobs_of(PLAIN.replace('name: "', 'name: "x\\n#SBATCH --array=0-9\\n'), cluster)
     assert PLAIN.splitlines()[refused.value.problems[0].line - 1].startswith("name:")
+
+
+COMPLETE = FILE.replace(
+    "SEQ_LENGTH: 2048", "SEQ_LENGTH: 2048\nMAX_POSITION_EMBEDDINGS: 2048\nDATA_PATH: /data/c4/merged"
+)
+
+
+def errors_of(text: str, directory: Path, *settings: str) -> list[Problem]:
+    """Return the errors that the checks find in a file."""
+    (directory / "study.yaml").write_text(text)
+    with pytest.raises(SpecError) as refused:
+        check_sweep(load_sweep(directory / "study.yaml", settings), load_cluster("local"))
+    return list(refused.value.problems)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "written", "message"),
+    [
+        ("TRAIN_ITERS: 20000", "TRAIN_ITERS: 20000.5", "must be an integer, not 20000.5"),
+        ("      TRAIN_ITERS: 10000", "      TRAIN_ITERS: 10000.5", "must be an integer, not 10000.5"),
+        ("GLOBAL_BATCH_SIZE: 256", "GLOBAL_BATCH_SIZE: 7", "--global-batch-size 7 is not divisible"),
+        ("      ITER: 9000", "      ITER: 9500", "needs checkpoint 9500 of PRETRAIN_TRAIN"),
+    ],
+)
+def test_an_error_stands_at_the_value_that_causes_it(
+    line: str, written: str, message: str, tmp_path: Path
+) -> None:
+    text = COMPLETE.replace(f"\n{line}\n", f"\n{written}\n")
+    error = next(problem for problem in errors_of(text, tmp_path) if message in problem.message)
+    assert text.splitlines()[error.line - 1] == written
+
+
+def test_an_error_stands_at_the_item_that_a_job_takes(tmp_path: Path) -> None:
+    items = "MODEL:\n  - a: {NODES: 1}\n  - b: {NODES: 0}\n  - c: {NODES: 2}\n"
+    text = items + COMPLETE.replace('"lr{LR}"', '"{MODEL}_lr{LR}"')
+    (error,) = errors_of(text, tmp_path)
+    assert (error.line, error.message[:10]) == (3, "NODES is 0")
+
+
+@pytest.mark.slow
+def test_an_error_stands_at_the_option_that_causes_it(tmp_path: Path) -> None:
+    (error,) = errors_of(COMPLETE, tmp_path, "MICRO_BATCH_SIZE=7")
+    assert error.file == "--set MICRO_BATCH_SIZE=7"
+    assert "is not divisible" in error.message
+
+
+def test_a_missing_length_is_named_by_its_key(tmp_path: Path) -> None:
+    (error,) = errors_of(COMPLETE.replace("TRAIN_ITERS: 20000\n", ""), tmp_path)
+    assert error.message == "stage PRETRAIN_TRAIN has no train_iters; add TRAIN_ITERS: …"
+
+
+@pytest.mark.slow
+def test_a_key_of_the_training_is_no_misspelt_param_of_the_evaluation() -> None:
+    plan = check_sweep(autoexperiment.load(load_yaml_text(COMPLETE, "study.yaml")), load_cluster("local"))
+    assert not [problem for problem in plan.warnings if "does not read" in problem.message]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processor_limits import processor_limit
 
+from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.dialects.oellm import dialect as oellm
 from airflow_megatron.spec.dialects.recognition import is_oellm
 from airflow_megatron.spec.documents.errors import SpecError
@@ -15,6 +16,7 @@ from airflow_megatron.spec.documents.yaml_document import load_yaml_text
 from airflow_megatron.spec.foreign.interpolation import configuration
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.model.conditions import Condition
+from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -514,3 +516,71 @@ sweep:
             rf"study.yaml:\d+:\d+: backend.megatron.load: {path}: in oellm-autoexp, point 0 ", text
         )
         assert text.endswith("write ${sibling.stable.output_dir}")
+
+
+DECAYS = """\
+job: {name: "s_${backend.megatron.lr}_${stage}"}
+stage: ""
+aux: {start: 0}
+backend:
+  class_name: MegatronBackend
+  megatron:
+    num_layers: 2
+    hidden_size: 64
+    num_attention_heads: 2
+    seq_length: 64
+    max_position_embeddings: 64
+    micro_batch_size: 2
+    global_batch_size: 8
+    bf16: true
+    lr: 1e-3
+    train_iters: 100
+    save_interval: 20
+    lr_warmup_iters: 35
+    override_opt_param_scheduler: true
+    tokenizer_type: HuggingFaceTokenizer
+    tokenizer_model: /tok
+    data_path: [/data/merged]
+slurm: {sbatch: {nodes: 1, gpus_per_node: 1, time: "01:00:00"}}
+sweep:
+  type: product
+  groups:
+    - params:
+        backend.megatron.lr: [1e-3, 2e-3]
+    - type: list
+      configs:
+        - stage: stable
+          backend.megatron.train_iters: 100
+        - type: list
+          defaults:
+            backend.megatron.load: "\\\\${sibling.stable.job.base_output_dir}/checkpoints"
+            backend.megatron.ckpt_step: "\\\\${aux.start}"
+          configs:
+            - {stage: decay2, aux.start: 20, backend.megatron.train_iters: 50}
+            - {stage: decay4, aux.start: 40, backend.megatron.train_iters: 80}
+            - {stage: decay6, aux.start: 60, backend.megatron.train_iters: 100}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "written", "message"),
+    [
+        ("train_iters: 80", "train_iters: 80.5", "must be an integer, not 80.5"),
+        ("train_iters: 80", "train_iters: 30", "starts at iteration 40 and ends at train_iters 30"),
+        (
+            "stable\n          backend.megatron.train_iters: 100",
+            "stable\n          slurm.sbatch.nodes: 0",
+            "nodes",
+        ),
+    ],
+)
+def test_an_error_stands_at_the_value_of_its_stage(
+    line: str, written: str, message: str, cluster: ClusterProfile
+) -> None:
+    text = DECAYS.replace(line, written)
+    with pytest.raises(SpecError) as refused:
+        check_sweep(load_sweep_text(text, "study.yaml"), cluster)
+    (error,) = refused.value.problems
+    assert message in error.message
+    assert written.splitlines()[-1].strip() in text.splitlines()[error.line - 1]

@@ -116,6 +116,20 @@ def test_what_has_no_effect_is_named_with_the_reason(case: str) -> None:
     )
 
 
+def test_a_variable_of_one_stage_that_nothing_reads_is_named() -> None:
+    text = text_of(top="aux: {start: 1}").replace(
+        "    lr: 1e-3\n", "    lr: ${oc.eval:'1e-3 * ${aux.start}'}\n"
+    )
+    text = text[: text.index("sweep:")] + (
+        "stage: ''\nsweep:\n  type: list\n  configs:\n"
+        "    - {stage: a, aux.start: 1}\n    - {stage: b, aux.start: 2, aux.strt: 2}\n"
+    )
+    (problem,) = load_sweep_text(text, "study.yaml").warnings()
+    assert "nothing reads the swept key aux.strt" in problem.message
+    assert problem.message.endswith("did you mean aux.start?")
+    assert "aux.strt" in text.splitlines()[problem.line - 1]
+
+
 def test_a_swept_variable_that_is_read_is_not_warned_of() -> None:
     lines = {"swept": "aux.depth: [2, 3]", "megatron": "hidden_size: ${oc.muli:${aux.depth},64}"}
     assert warnings_of(**lines) == []

@@ -203,6 +203,12 @@ def test_misspelt_settings_get_a_near_name(file: Path) -> None:
         load_sweep(file, ["trianer=x"])
 
 
+def test_a_new_variable_in_capitals_is_no_misspelt_setting(file: Path) -> None:
+    sweep = load_sweep(file, ["TRAIN_ITERS=3"])
+    if "backend" not in sweep.document.data:
+        assert {job.params["TRAIN_ITERS"] for job in jobs_of(sweep)} == {3}
+
+
 def test_oellm_files_are_trained_by_upstreams_megatron(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(OELLM)
@@ -248,3 +254,34 @@ def test_what_has_no_effect_on_a_script_is_named(tmp_path: Path) -> None:
     assert (warning.file, warning.line) == (f"{file}.airflow.yml", 3)
     file.write_text(OELLM)
     assert "no effect" not in str(load_sweep(file).warnings())
+
+
+@pytest.mark.parametrize(
+    ("text", "unused"),
+    [
+        ("restart: {chain: 3}\n", ["restart.chain: no effect"]),
+        (
+            "restart:\n  nodes: [1]\n  after_rollback: {lr: 1}\n",
+            ["restart.nodes, restart.after_rollback: no effect"],
+        ),
+        ("restart: {chain: 1, failed: 2}\n", []),
+    ],
+)
+def test_restarts_of_trainings_have_no_effect_on_scripts(
+    text: str, unused: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\necho {LR}\n")
+    file = tmp_path / "study.yaml"
+    file.write_text(AUTOEXPERIMENT)
+    beside(file, text)
+    messages = [problem.message for problem in load_sweep(file).warnings()]
+    assert [text.partition(", since")[0] for text in messages if "no effect" in text] == unused
+
+
+@pytest.mark.parametrize("value", ["{failed: 2}", "{failed: 2, chain: 3}"])
+def test_a_section_of_the_sidecar_in_the_file_names_the_sidecar(value: str, tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\necho {LR}\n")
+    file = tmp_path / "study.yaml"
+    file.write_text(f"{AUTOEXPERIMENT}restart: {value}\n")
+    (found,) = [problem for problem in load_sweep(file).warnings() if "nor another value" in problem.message]
+    assert (found.line, found.hint) == (7, "write restart into the sidecar, study.yaml.airflow.yml")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_megatron.spec.dialects.autoexperiment.grammar import value_at
 from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.yaml_document import value_at
 from airflow_megatron.spec.expressions.resolution import ExpressionError
 from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.layout.run_layout import SweepLayout
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.spec.dialects.autoexperiment.points import Outline, StageOutline
-    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+    from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.schema import StageKindName
     from airflow_megatron.spec.model.sweep import Point
@@ -88,8 +88,9 @@ KEYS_OF: Mapping[str, str] = {
     **{argument: key for key, argument in _ARGUMENTS.items()},
     **{"data_path": "DATA_PATH", "disable_bias_linear": "DISABLE_BIAS_LINEAR", "nodes": "NODES"},
     **{"gpus_per_node": "NUM_GPUS", "time": "TIME", "partition": "PARTITION", "account": "ACCOUNT"},
+    **{"checkpoint": "ITER", "tokenizer": "TOKENIZER_NAME", "tasks": "TASKS_PATH"},
 }
-"""Argument or resource → the key that gives it."""
+"""Argument, resource or setting of a stage → the key that gives it."""
 _NO_BIAS = "--disable-bias-linear"
 _CLASS_NAME = re.compile(r"(\w+?)(?:ForCausalLM|LMHeadModel)\Z")
 _CONVERT_HELPER = re.compile(r"\bconvert_helper\.sh\s+\S+\s+\S+\s+([0-9]+)\b")
@@ -229,12 +230,22 @@ def _placed(error: ExpressionError, job: Job, document: YamlDocument) -> Problem
     """Return a wrong argument of a job as a problem at the key that gives it."""
     key = KEYS_OF.get(error.parameter, error.parameter)
     message = str(error).replace(error.parameter, key, 1) if key else str(error)
+    return document.problem(_place(key, job.params, document), f"{job.name}: {message}")
+
+
+def _place(key: str, params: Mapping[str, Any], document: YamlDocument) -> KeyPath:
+    """Return the place of a job's value: the last one of this key with that value, or else of this key."""
+    value = params.get(key)
     places = [
         path
         for path in document.positions
-        if path and path[-1] == key and value_at(document.data, path) == job.params.get(key)
+        if path and path[-1] == key and _is_given(value_at(document.data, path), value)
     ]
-    return document.problem(places[-1] if places else document.last_place(key), f"{job.name}: {message}")
+    return places[-1] if places else document.last_place(key)
+
+
+def _is_given(node: Any, value: Any) -> bool:
+    return bool(node == value) or (isinstance(node, list) and value in node)
 
 
 def _branch_folder(params: Mapping[str, Any], head: str) -> str:
@@ -264,7 +275,7 @@ def _start_iteration(
         return value
     raise SpecError(
         document.problem(
-            document.last_place("ITER"),
+            _place("ITER", params, document),
             f"{params['name']} starts from checkpoint {value!r}, which does not exist",
             "choose a smaller SAVE_INTERVAL or leave this budget out",
         )
@@ -314,7 +325,7 @@ def _without_bias(params: Mapping[str, Any], document: YamlDocument) -> bool:
     if str(given).strip() not in ("", _NO_BIAS):
         raise SpecError(
             document.problem(
-                document.last_place("DISABLE_BIAS_LINEAR"),
+                _place("DISABLE_BIAS_LINEAR", params, document),
                 f"DISABLE_BIAS_LINEAR is {given!r}",
                 f'write "{_NO_BIAS}", or "" for biases',
             )
@@ -353,7 +364,7 @@ def _slurm(params: Mapping[str, Any], kind: StageKindName, document: YamlDocumen
     if train and gpus and gpus % nodes:
         raise SpecError(
             document.problem(
-                document.last_place("NUM_GPUS"),
+                _place("NUM_GPUS", params, document),
                 f"NUM_GPUS is {gpus}, which {nodes} NODES do not divide",
                 "NUM_GPUS counts the GPUs of all nodes",
             )
@@ -377,7 +388,7 @@ def _number(params: Mapping[str, Any], key: str, default: int, document: YamlDoc
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST_COUNT:
         hint = "TIME is minutes" if key == "TIME" else ""
         message = f"{key} is {shown_value(params[key])}, not a whole number from 1 to {_LARGEST_COUNT}"
-        raise SpecError(document.problem(document.last_place(key), message, hint))
+        raise SpecError(document.problem(_place(key, params, document), message, hint))
     return value
 
 
@@ -390,6 +401,6 @@ def _word(params: Mapping[str, Any], key: str, document: YamlDocument) -> str | 
     if value and not re.fullmatch(r"[A-Za-z0-9_.,-]+", value):
         message = f"{key} is {value!r}, which cannot be its name"
         raise SpecError(
-            document.problem(document.last_place(key), message, "use letters, digits, '_', '.' and '-'")
+            document.problem(_place(key, params, document), message, "use letters, digits, '_', '.' and '-'")
         )
     return value or None

@@ -19,15 +19,21 @@ from airflow_megatron.spec.dialects.autoexperiment.builtin import (
     builtin_tree,
 )
 from airflow_megatron.spec.dialects.autoexperiment.expansion import expand_document
-from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, value_at
-from airflow_megatron.spec.dialects.autoexperiment.jobs import BUILTIN, ScriptTemplates, script_job
+from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes
+from airflow_megatron.spec.dialects.autoexperiment.jobs import (
+    BUILTIN,
+    MissingKeyError,
+    ScriptTemplates,
+    script_job,
+)
 from airflow_megatron.spec.dialects.autoexperiment.points import Outline, points_of
 from airflow_megatron.spec.dialects.autoexperiment.references import load_autoexperiment_yaml
 from airflow_megatron.spec.dialects.autoexperiment.unread import unread_keys
 from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS, unresolved_problems
 from airflow_megatron.spec.dialects.autoexperiment.warnings import document_warnings
-from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.errors import Problem, SpecError, near_names
 from airflow_megatron.spec.documents.quantities import counted
+from airflow_megatron.spec.documents.yaml_document import value_at
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.foreign.omegaconf_yaml import take_over
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
@@ -168,13 +174,13 @@ class AutoExperimentSweep(ForeignSweep):
                     parent=made.get(stage.parent or ""),
                     templates=self.templates,
                 )
+            except MissingKeyError as error:
+                raise self._missing_key(error, stages[stage.name]) from error
             except SpecError:
                 raise
             except ValueError as error:
-                key = str(error).split(" ", 1)[0]
-                raise SpecError(
-                    self.document.problem(self.document.last_place(key), f"{own['name']}: {error}")
-                ) from error
+                place = stages[stage.name].place_of(str(error).split(" ", 1)[0], self.document)
+                raise SpecError(self.document.problem(place, f"{own['name']}: {error}")) from error
         return list(made.values())
 
     def _require_resolved(self, jobs: Iterable[Mapping[str, Any]]) -> None:
@@ -203,6 +209,28 @@ class AutoExperimentSweep(ForeignSweep):
                 message = f"name gives a job the name {str(params['name'])[:200]!r}, with a control character"
                 hint = "use letters, digits, '_', '-', '.', '='"
                 raise SpecError(self.document.problem(self.document.last_place("name"), message, hint))
+
+    def _missing_key(self, error: MissingKeyError, job: ExpandedJob) -> SpecError:
+        """Return the error of a template that reads a key of other jobs, at the item of a list that lacks it."""
+        key, (problem,) = error.key, error.problems
+        if not any(key in other.params for other in self.expansion.jobs):
+            return error
+        reader = f"which line {problem.line} of {Path(problem.file).name} reads"
+        for choice in job.choices:
+            others = (path for path in self.document.positions if path[: len(choice.place)] == choice.place)
+            if choice.named and any(path[-1:] == (key,) for path in others):
+                message = (
+                    f"{choice.place[-1] if choice.place else 'item'} {choice.label} has no {key}, {reader}"
+                )
+                near = near_names(key, job.params, limit=1)
+                hint = f"write {key} instead of {near[0]}" if near else f"add {key}, as other items have it"
+                return SpecError(
+                    self.document.problem((*choice.place, choice.index, choice.label), message, hint)
+                )
+        message = f"{job.params['name']} has no key {key!r}, {reader}; other jobs have one"
+        return SpecError(
+            self.document.problem(job.place_of("name", self.document), message, f"give it {key}")
+        )
 
     def _check_run_dir(self, given: str, run_dir: str, cluster: ClusterProfile) -> None:
         """Refuse a relative RUN_DIR that leaves the directory of the runs; an absolute one is used unchanged.
@@ -237,6 +265,20 @@ class AutoExperimentSweep(ForeignSweep):
     def place_of(self, stage: str, name: str) -> KeyPath:
         """Return the place of a key in the file, or of the key that gives an argument of this project's own scripts."""
         return self.document.last_place(name) or self.document.last_place(KEYS_OF.get(name, name))
+
+    def given_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the place of the key that gives a job a value."""
+        section = next((instance.stage for instance in self.tree if instance.name == stage), stage)
+        points = self._jobs_of_points
+        jobs = [points[point][1]] if point in points else [stages for _, stages in points.values()]
+        job = next((stages[section] for stages in jobs if section in stages), None)
+        if job is None:
+            return ()
+        return job.place_of(name, self.document) or job.place_of(KEYS_OF.get(name, name), self.document)
+
+    def key_of(self, name: str, section: str) -> str:
+        """Return the key that gives an argument of this project's own scripts."""
+        return f"{KEYS_OF[name]}: …" if name in KEYS_OF else super().key_of(name, section)
 
     def missing_templates(self) -> list[Problem]:
         """Return the missing script templates; jobs that need them cannot be submitted."""

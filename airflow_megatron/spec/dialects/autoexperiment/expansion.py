@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +45,18 @@ class ExpandedJob:
 
     params: Mapping[str, Any]
     choices: tuple[Choice, ...]
+
+    def place_of(self, key: str, document: YamlDocument) -> KeyPath:
+        """Return the place of the value that the job gets for a key: the last one in the items that it takes."""
+        taken = {(*choice.place, choice.index) for choice in self.choices}
+        places = (
+            path
+            for path in document.positions
+            if path
+            and path[-1] == key
+            and all(path[:end] in taken for end in range(1, len(path) + 1) if isinstance(path[end - 1], int))
+        )
+        return next(iter(deque(places, maxlen=1)), ())
 
 
 @dataclass(frozen=True)
@@ -180,13 +192,8 @@ class _Expander:
                 raise SpecError(self._unresolved_name())
             shown = ", ".join(repr(name) for name in itertools.islice(self.repeated, 5))
             more = " …" if len(self.repeated) > 5 else ""
-            raise SpecError(
-                self.document.problem(
-                    self.document.last_place("name"),
-                    f"job names must be unique; given more than once: {shown}{more}",
-                    self._missing_in_name(),
-                )
-            )
+            message = f"job names must be unique; given more than once: {shown}{more}"
+            raise SpecError(self.document.problem(*self._missing_in_name(message)))
 
     def _unresolved_name(self) -> Problem:
         """Return why the text of ``name`` stays unresolved, which makes names equal."""
@@ -203,8 +210,9 @@ class _Expander:
         message = f"{key} stays {text!r}, so jobs have the same name: {self.unresolved[key][1]}"
         return self.document.problem(self.document.last_place(key), message, hint)
 
-    def _missing_in_name(self) -> str:
-        """Return a hint that gives the first two jobs with one name different names."""
+    def _missing_in_name(self, message: str) -> tuple[KeyPath, str, str]:
+        """Return a message with its place and a hint that gives the first two jobs with one name different names."""
+        at_name = self.document.last_place("name"), message
         name, second = next(iter(self.repeated.items()))
         chosen = [{choice.place: choice for choice in job.choices} for job in (self.names[name], second)]
         differing = [
@@ -213,9 +221,15 @@ class _Expander:
             if place and chosen[0].get(place) != chosen[1].get(place)
         ]
         if differing and self.names[name].params == second.params:
-            return f"{self._equal_items(chosen)}; remove one"
+            return *at_name, f"{self._equal_items(chosen)}; remove one"
+        for place, one in chosen[0].items():
+            other = chosen[1].get(place)
+            if other and one.named and one.label == other.label and one.index != other.index:
+                items = f"items {one.index + 1} and {other.index + 1} of {place[-1] if place else 'the file'}"
+                hint = f"{items} have the same name, {one.label!r}: rename one"
+                return (*place, other.index, other.label), message, hint
         keys = " and ".join(f"{{{key}}}" for key in sorted(set(differing)))
-        return f"add {keys}, which varies, to name" if keys else "use every key that varies in name"
+        return *at_name, f"add {keys}, which varies, to name" if keys else "use every key that varies in name"
 
     @staticmethod
     def _equal_items(chosen: Sequence[Mapping[KeyPath, Choice]]) -> str:

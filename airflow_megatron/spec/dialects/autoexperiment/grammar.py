@@ -250,13 +250,3 @@ def _check_keys(flats: Sequence[Mapping[Any, Any]], document: YamlDocument) -> N
     ]
     if problems:
         raise SpecError(problems)
-
-
-def value_at(data: Any, path: KeyPath) -> Any:
-    """Return the value at a place of a document; None without one."""
-    for part in path:
-        try:
-            data = data[part]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return data

@@ -40,7 +40,20 @@ if TYPE_CHECKING:
 DEFAULT_CHECK_INTERVAL_S = 900.0
 _SHORTEST_SILENCE_S = 1800.0
 _RESTART = RestartSection(rolled_over=None, failed=3, no_progress=0)
+_WRITTEN_TWICE = "a brace meant for the shell is written twice: ${{NAME}}"
 BUILTIN = "builtin"
+
+
+class MissingKeyError(SpecError):
+    """A template reads a key that a job does not have.
+
+    :param problem: with its place in the template
+    :param key: the key
+    """
+
+    def __init__(self, problem: Problem, key: str) -> None:
+        self.key = key
+        super().__init__(problem)
 
 
 class ScriptTemplates:
@@ -103,27 +116,26 @@ class ScriptTemplates:
         try:
             return format_text(text, params)
         except (UnresolvedError, RefusedExpressionError) as error:
-            raise SpecError(self._problem(template, text, params, error)) from error
+            raise self._error(template, text, params, error) from error
 
-    def _problem(self, template: str, text: str, params: Mapping[str, Any], error: Exception) -> Problem:
+    def _error(self, template: str, text: str, params: Mapping[str, Any], error: Exception) -> SpecError:
         file = str(self.path(template))
         for number, line in enumerate(text.splitlines(), 1):
             try:
                 what = analyse_format(line)
             except RefusedExpressionError as refused:
-                return Problem(file, number, 0, str(refused), refused.hint)
+                return SpecError(Problem(file, number, 0, str(refused), refused.hint))
             missing = next((name for name in what.names if name not in params), None)
             if missing is not None:
                 hint = (
                     did_you_mean(missing, params)
                     or "give it a value; a brace meant for the shell is written twice"
                 )
-                return Problem(file, number, 0, f"no job has a key {missing!r}: {{{missing}}}", hint)
+                message = f"no job has a key {missing!r}: {{{missing}}}"
+                return MissingKeyError(Problem(file, number, 0, message, hint), missing)
             if what.error:
-                return Problem(
-                    file, number, 0, what.error, "a brace meant for the shell is written twice: ${{NAME}}"
-                )
-        return Problem(file, 0, 0, str(error), "a brace meant for the shell is written twice: ${{NAME}}")
+                return SpecError(Problem(file, number, 0, what.error, _WRITTEN_TWICE))
+        return SpecError(Problem(file, 0, 0, str(error), _WRITTEN_TWICE))
 
 
 def script_job(

@@ -11,10 +11,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.spec.dialects.autoexperiment.grammar import value_at
 from airflow_megatron.spec.dialects.autoexperiment.resolution import names_read
 from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.yaml_document import value_at
 from airflow_megatron.spec.foreign.sidecar import SUFFIXES, SidecarSection
 
 if TYPE_CHECKING:
@@ -57,7 +57,14 @@ def unread_keys(
     reached |= {*_ANCHORED.findall(text)}  # its aliases read it
     if read is None:
         reached |= {name for names in texts.values() for name in names}
-    unread = [key for key in keys if key not in reached and key not in _ELSEWHERE]
+    unread: dict[str, None] = {}
+    for key, path in tuple(keys.items()):
+        if key in reached or key in _ELSEWHERE:
+            continue
+        section = str(path[0])
+        if section != key and section in SidecarSection.model_fields and section not in reached:
+            key, keys[section] = section, (section,)
+        unread[key] = None
     known = (*OWN_KEYS, *(read or ())) if builtin else OWN_KEYS
     sidecar = f"{Path(document.file).name}{SUFFIXES[0]}"
     left: list[str] = []

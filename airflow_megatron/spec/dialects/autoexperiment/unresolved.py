@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.dialects.autoexperiment.expressions import analyse_format, is_expression
-from airflow_megatron.spec.dialects.autoexperiment.grammar import value_at
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.yaml_document import value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -16,9 +16,10 @@ from airflow_megatron.spec.dialects.autoexperiment.commands import (
     submit_command,
 )
 from airflow_megatron.spec.dialects.autoexperiment.expressions import is_expression
-from airflow_megatron.spec.dialects.autoexperiment.grammar import empty_lists, value_at
+from airflow_megatron.spec.dialects.autoexperiment.grammar import empty_lists
 from airflow_megatron.spec.dialects.autoexperiment.resolution import names_read
 from airflow_megatron.spec.dialects.autoexperiment.unread import near_key
+from airflow_megatron.spec.documents.yaml_document import value_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

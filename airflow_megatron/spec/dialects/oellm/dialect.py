@@ -252,6 +252,25 @@ class OellmSweep(ForeignSweep):
             found = self.file_places.of_key("slurm.sbatch")
         return found or ("sweep",)
 
+    def given_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the place of the value that a job gets for a parameter."""
+        _ = self.points
+        families = [self._members[point]] if point in self._members else self.families
+        for family in families:
+            shape = self._shapes[self._shape_builder.key(family)]
+            for member, instance, steps in zip(family, shape.instances, shape.steps, strict=True):
+                if stage not in (instance.name, *(step.name for step in steps)):
+                    continue
+                for key in (f"backend.megatron.{name}", f"slurm.sbatch.{name}", name):
+                    if path := self.file_places.of_value(key, member.parameters):
+                        return path
+                return ()
+        return ()
+
+    def key_of(self, name: str, section: str) -> str:
+        """Return the dotted key of a parameter."""
+        return f"backend.{section}.{name}: …" if section == "megatron" else f"backend.{name}: …"
+
     def configuration(
         self,
         point: SweepPoint,
@@ -353,7 +372,11 @@ class OellmSweep(ForeignSweep):
                 continue
             place = places[member.index]
             configuration = self.configuration(member, places, configurations)
-            job, warnings = build_job(configuration, place, made, slurm, self.fork)
+            try:
+                job, warnings = build_job(configuration, place, made, slurm, self.fork)
+            except JobError as error:
+                error.parameters = member.parameters
+                raise
             made.append((job, neighbour(job, configuration)))
             yield Built(
                 member, instance, False, configuration, self._in_array(job, instance), tuple(warnings)
@@ -495,7 +518,7 @@ class OellmSweep(ForeignSweep):
             if made.job.source is not None:
                 self._loaded.append((made.job.kind, made.job.source.path))
             if not made.is_step:
-                for key, text in passed_over(made.configuration, self._swept_keys(made.member)):
+                for key, text in passed_over(made.configuration, made.member.swept):
                     self._warnings.append(self.file_places.warning_at(key, text))
         return Shape(
             tuple(instances[instance.name] for instance in shape.instances),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.quantities import list_index
-from airflow_megatron.spec.documents.yaml_document import MAX_NODES, leaves
+from airflow_megatron.spec.documents.yaml_document import MAX_NODES, leaves, value_at
 from airflow_megatron.spec.foreign.interpolation.configuration import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from airflow_megatron.spec.dialects.oellm.sweep import SweepPoint
     from airflow_megatron.spec.documents.errors import Problem
@@ -28,6 +28,8 @@ class JobError(AirflowMegatronError, ValueError):
 
     def __init__(self, message: str, key: str, hint: str = "") -> None:
         self.key, self.hint = key, hint
+        self.parameters: Mapping[str, Any] = {}
+        """Parameters of the point."""
         super().__init__(message)
 
 
@@ -65,7 +67,7 @@ class FilePlaces:
                 message = f"{message}, in {error.text[:200]!r}"
             return self._document.problem(path, message, error.hint)
         if isinstance(error, JobError):
-            path = self.of_key(error.key)
+            path = self.of_value(error.key, error.parameters) or self.of_key(error.key)
         else:
             path = self._holding(error.reference) if error.reference else ()
         return self._document.problem(path or ("sweep",), message, error.hint)
@@ -96,6 +98,33 @@ class FilePlaces:
                     return path
         return ("sweep",)
 
+    def of_value(self, key: str, parameters: Mapping[str, Any]) -> KeyPath:
+        """Return the place of the value that a point gets for a dotted key; empty if the file gives it none.
+
+        A value of the sweep is one of a mapping whose other values the point has too, its stage among them.
+
+        :param parameters: of the point
+        """
+        path = tuple(key.split("."))
+        if key not in parameters:
+            return path if path in self._document.positions else ()
+        places = [
+            (place, value_at(self._document.data, place[:-1]))
+            for place in self._document.positions
+            if place and place[0] == "sweep" and place[-1] == key
+        ]
+        found = [
+            (place, around)
+            for place, around in places
+            if isinstance(around, dict) and _gives(around.get(key), parameters[key])
+        ]
+        of_point = (
+            place
+            for place, around in found
+            if all(_gives(value, parameters[name]) for name, value in around.items() if name in parameters)
+        )
+        return next(of_point, found[0][0] if found else ())
+
     def of_key(self, key: str) -> KeyPath:
         """Return the place of a dotted key, of a swept value of it, or else of the section that would hold it."""
         whole: KeyPath = tuple(
@@ -110,3 +139,8 @@ class FilePlaces:
             if path in self._document.positions:
                 return path
         return ()
+
+
+def _gives(given: Any, value: Any) -> bool:
+    """Return whether what a sweep gives a key, one value or a list of values, is or has the value of a point."""
+    return bool(given == value) or (isinstance(given, list) and value in given)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.dialects.oellm.slurm import MANAGED
-from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.errors import did_you_mean, near_names
 from airflow_megatron.spec.foreign.sidecar import SidecarSection
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {}, False)
 def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the keys of a point that have no effect, as dotted keys, each with a warning.
 
-    :param swept: dotted keys that the sweep varies
+    :param swept: dotted keys that the sweep gives the point
     :raises JobError: for a misspelt key
     """
     references = References(configuration.root)
@@ -223,6 +223,9 @@ def _unread(
         near = ""
         if rest and isinstance(arguments, dict) and name in arguments:
             near = f"; did you mean backend.megatron.{name}?"
+        section = configuration.raw(first) if rest == name else None
+        if isinstance(section, dict) and (alike := near_names(name, section.keys() - {name}, limit=1)):
+            near = near or f"; did you mean {first}.{alike[0]}?"
         near = near or (f"; {found}" if (found := did_you_mean(key, configuration.root)) else "")
         yield (
             key,
