@@ -217,7 +217,7 @@ class JobBuilder:
             if source
             else self._iteration(instance, parent, start, resolved),
             source=source,
-            command=tuple(str(evaluate_tree(word, names)) for word in section.command or ()),
+            command=tuple(str(evaluate_tree(word, names, from_files=True)) for word in section.command or ()),
             outputs=_outputs(section, run_dir, names),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
             env=_environment(recipe.env, names),
