@@ -119,18 +119,18 @@ class AlikeFindings:
                 return place
             return None if key in _given(sweep, ("slurm",)) else profile.of_slurm(self.partition, key)
         names = self.names or self.keys
-        if any(_names_one(sweep.place_of(self.stage, name), names) for name in names):
+        if any(_names_one(sweep.place_at(self.point, self.stage, name), names) for name in names):
             return None
         places = (profile.of_argument(self.trainer, name) for name in names)
         return next(filter(None, places), None)
 
     def _place_in_spec(self, sweep: Sweep) -> KeyPath:
-        suspected = [sweep.place_of(self.stage, name) for name in self.names]
+        suspected = [sweep.place_at(self.point, self.stage, name) for name in self.names]
         given = [path for path in suspected if path and _names_one(path, self.names)]
         if given:
             return min(given, key=lambda path: _distance(path, sweep.document))
         if len(self.keys) == 1:
-            return sweep.place_of(self.stage, self.keys[0])
+            return sweep.place_at(self.point, self.stage, self.keys[0])
         section = next((instance.stage for instance in sweep.tree if instance.name == self.stage), self.stage)
         of_stage: KeyPath = ("stages", section, *self.keys)
         places = sweep.document.positions

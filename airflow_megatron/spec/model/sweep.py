@@ -142,6 +142,13 @@ class Sweep(ABC):
         """Return the position of a parameter of a stage in the document, for messages."""
         return (name,)
 
+    def place_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the position of the value that a parameter of a stage has at one point.
+
+        :param point: name of the point; empty for a stage of the whole sweep
+        """
+        return self.place_of(stage, name)
+
     def warnings(self) -> list[Problem]:
         """Return warnings about values that are allowed but probably unintended."""
         return []

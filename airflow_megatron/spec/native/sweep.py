@@ -113,11 +113,20 @@ class NativeSweep(Sweep):
 
         Of several places that whose value a job gets (:meth:`.JobBuilder.build`).
         """
+        return self.place_at("", stage, name)
+
+    def place_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the position of the value that a parameter of a stage has at one point.
+
+        Of several places in ``sweep:`` the first one with the value of the point, or the first one.
+        """
         places = self.document.positions
         stage = next((instance.stage for instance in self.tree if instance.name == stage), stage)
         if name == "params":  # a word of the grammar of sweep: too
             return ("stages", stage, name)
+        values = self._points_by_name[point].values if point in self._points_by_name else {}
         swept = [path for path in places if path[:1] == ("sweep",)]
+        swept.sort(key=lambda path: not self._holds(path, values))
         fanned: KeyPath = ("stages", stage, "for_each")
         candidates: list[KeyPath] = [
             *(path for path in swept if path[-1:] == (f"{stage}.{name}",)),
@@ -132,6 +141,16 @@ class NativeSweep(Sweep):
             (name,),
         ]
         return next((path for path in candidates if path in places), ("stages", stage))
+
+    def _holds(self, path: KeyPath, values: Mapping[str, Any]) -> bool:
+        """Return whether a place in ``sweep:`` has the value of one of these keys, alone or in a list."""
+        if path[-1] not in values:
+            return False
+        given: Any = self.document.data
+        for key in path:
+            given = given[key]
+        value = values[path[-1]]  # type: ignore[index]  # the keys of values are texts
+        return given == value or (isinstance(given, list) and value in given)
 
     def _bad_name(self, name: str, values: Mapping[str, Any]) -> Problem:
         """Return the problems of a point's name: itself, or the text in it that was meant for a list."""
