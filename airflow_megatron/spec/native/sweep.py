@@ -17,7 +17,7 @@ from airflow_megatron.spec.expressions.resolution import (
     resolve,
     template_names,
 )
-from airflow_megatron.spec.model.dag_names import is_point_name
+from airflow_megatron.spec.model.dag_names import MAX_POINT, is_point_name
 from airflow_megatron.spec.model.stage_tree import stage_tree
 from airflow_megatron.spec.model.sweep import Point, Sweep, SweepSettings, named_clusters
 from airflow_megatron.spec.native.benchmark import with_stages
@@ -27,6 +27,7 @@ from airflow_megatron.spec.native.own_names import taken_names
 from airflow_megatron.spec.native.stage_keys import unread_keys
 from airflow_megatron.spec.native.stages import StageRecipes
 from airflow_megatron.spec.native.sweep_grammar import expand_sweep
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -161,6 +162,9 @@ class NativeSweep(Sweep):
                 return self.document.problem(
                     place, f"{axis} is one text, {value!r}, not a list of values", f"{axis}: {wanted}"
                 )
+        if len(name) > MAX_POINT:
+            message = f"{shown_value(name)} cannot be a point's name: it has {len(name)} characters"
+            return self.document.problem(("point",), message, f"at most {MAX_POINT}")
         hint = "letters, digits and ._=+- only, no '..'"
         if "{" in name or "$" in name:
             hint = f'write expressions as "{{{{ {next(iter(values), "name")} }}}}"'

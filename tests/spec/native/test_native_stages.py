@@ -245,3 +245,22 @@ def test_what_is_read_from_a_file_is_known_only_to_the_job(old: str, new: str, t
     (problem,) = error.value.problems
     assert str(problem).startswith(told)
     assert "so only Megatron arguments and words of command can be read from files" in str(problem)
+
+
+@pytest.mark.parametrize("name", ["lr", "half"])
+def test_a_stage_of_the_whole_sweep_has_no_swept_values(name: str) -> None:
+    prepare = f"stages:\n  prepare: {{kind: command, scope: sweep, command: [a, '{{{{ {name} }}}}']}}"
+    text = NAMED.replace("stages:", prepare).replace("nodes: 2", "nodes: 2, half: '{{ lr / 2 }}'")
+    with pytest.raises(SpecError) as error:
+        jobs_of(text)
+    (problem,) = error.value.problems
+    assert "uses 'lr', which is not defined: prepare runs once for all points (scope: sweep), so" in str(
+        problem
+    )
+    assert problem.line == (8 if name == "lr" else 3)
+
+
+def test_a_misspelt_name_in_such_a_stage() -> None:
+    prepare = "stages:\n  prepare: {kind: command, scope: sweep, command: [a, '{{ node }}']}"
+    with pytest.raises(SpecError, match=r"uses 'node', which is not defined; did you mean '?nodes"):
+        jobs_of(NAMED.replace("stages:", prepare))

@@ -304,6 +304,10 @@ def test_values_may_be_expressions_on_each_other() -> None:
             "sweep.yaml:2:1: points 1 and 2 are both named 'p1' (use every swept value in point:, here bs)",
         ),
         (
+            "{lr: [" + "a" * 121 + "]}",
+            "cannot be a point's name: it has 122 characters (at most 121)",
+        ),
+        (
             "lr: [a/b]",
             "sweep.yaml:2:1: 'pa/b' cannot be a point's name (letters, digits and ._=+- only, no '..')",
         ),
