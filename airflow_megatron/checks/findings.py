@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from airflow_megatron.spec.native.profile_places import ProfilePlaces
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
     from airflow_megatron.spec.native.sweep import NativeSweep
+
+_OF_VARIABLES: Final = ("env", "secrets")
+"""Sections of environment variables, by name; files of other tools have them as a whole."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,9 @@ class AlikeFindings:
         of_stage: KeyPath = ("stages", section, *self.keys)
         places = sweep.document.positions
         if ("stages",) not in places:  # a file of another tool
-            return sweep.place_of(self.stage, self.keys[-1])
-        return next((path for path in (of_stage, self.keys) if path in places), ("stages", section))
+            return sweep.place_of(self.stage, self.keys[0 if self.keys[0] in _OF_VARIABLES else -1])
+        candidates = (of_stage, self.keys, of_stage[:3], self.keys[:1])
+        return next((path for path in candidates if path in places), ("stages", section))
 
 
 def _given(sweep: NativeSweep, path: KeyPath) -> frozenset[str]:
