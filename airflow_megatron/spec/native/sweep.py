@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.list_texts import meant_list
 from airflow_megatron.spec.documents.yaml_document import leaves
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError
@@ -26,7 +26,7 @@ from airflow_megatron.spec.native.overrides import OPTION
 from airflow_megatron.spec.native.own_names import taken_names
 from airflow_megatron.spec.native.stage_keys import unread_keys
 from airflow_megatron.spec.native.stages import StageRecipes
-from airflow_megatron.spec.native.sweep_grammar import expand_sweep
+from airflow_megatron.spec.native.sweep_grammar import expand_sweep, unset_compositions
 from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
@@ -85,8 +85,16 @@ class NativeSweep(Sweep):
         return self._recipes
 
     def warnings(self) -> list[Problem]:
-        """Return warnings about values of ``--set`` that the sweep replaces at every point."""
-        return [
+        """Return warnings about keys that no group sets, and values of ``--set`` that the sweep replaces."""
+        unset = [
+            self.document.problem(
+                path,
+                f"list_composition has {key}, which no group sets",
+                did_you_mean(key, keys, limit=1) or "drop it",
+            )
+            for path, key, keys in unset_compositions(self.spec.sweep)
+        ]
+        return unset + [
             self.document.problem(path, *self._replaced(path[1]))
             for path, file in self.document.files.items()
             if file.startswith(f"{OPTION} ")

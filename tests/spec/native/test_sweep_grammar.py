@@ -225,6 +225,16 @@ def test_collected_lists() -> None:
     assert point.name == "all-small-fast"
 
 
+def test_collected_keys_that_nothing_sets() -> None:
+    groups = "- list_composition: [tags, tagz]\n  params: {tags: [a]}\n- params: {lr: [1]}\n"
+    sweep = sweep_of(f"groups:\n{groups}list_composition: [x, lr]", "p{{ lr }}")
+    assert len(sweep.points) == 1
+    assert [str(problem) for problem in sweep.warnings()] == [
+        "sweep.yaml:8:22: list_composition has x, which no group sets (drop it)",
+        "sweep.yaml:5:30: list_composition has tagz, which no group sets (did you mean 'tags'?)",
+    ]
+
+
 def test_filters_hold_at_every_level_and_see_every_value() -> None:
     assert names(
         """
