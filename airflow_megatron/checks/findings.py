@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from airflow_megatron.spec.native.overrides import OPTION
 from airflow_megatron.spec.native.profile_places import ProfilePlaces
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
     from airflow_megatron.spec.native.sweep import NativeSweep
+
+_OF_VARIABLES: Final = ("env", "secrets")
+"""Sections of environment variables, by name; files of other tools have them as a whole."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class AlikeFindings:
                 return place
             return None if key in _given(sweep, ("slurm",)) else profile.of_slurm(self.partition, key)
         names = self.names or self.keys
-        if any(_names_one(sweep.place_of(self.stage, name), names) for name in names):
+        if any(_names_one(sweep.place_at(self.point, self.stage, name), names) for name in names):
             return None
         places = (profile.of_argument(self.trainer, name) for name in names)
         return next(filter(None, places), None)
@@ -131,16 +134,15 @@ class AlikeFindings:
         if given:
             return min(given, key=lambda path: _distance(path, sweep.document))
         if len(self.keys) == 1:
-            return self._place_of(sweep, self.keys[0])
+            return sweep.place_at(self.point, self.stage, self.keys[0])
         section = next((instance.stage for instance in sweep.tree if instance.name == self.stage), self.stage)
         of_stage: KeyPath = ("stages", section, *self.keys)
         places = sweep.document.positions
         if ("stages",) not in places:  # a file of another tool
-            return self._place_of(sweep, self.keys[-1])
-        return next((path for path in (of_stage, self.keys) if path in places), ("stages", section))
-
-    def _place_of(self, sweep: Sweep, name: str) -> KeyPath:
-        return sweep.given_at(self.point, self.stage, name) or sweep.place_of(self.stage, name)
+            key = self.keys[0 if self.keys[0] in _OF_VARIABLES else -1]
+            return sweep.place_at(self.point, self.stage, key)
+        candidates = (of_stage, self.keys, of_stage[:3], self.keys[:1])
+        return next((path for path in candidates if path in places), ("stages", section))
 
 
 def _given(sweep: NativeSweep, path: KeyPath) -> frozenset[str]:

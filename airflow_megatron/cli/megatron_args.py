@@ -24,6 +24,7 @@ from airflow_megatron.megatron.trainers.trainer_table import trainer_table
 from airflow_megatron.megatron.validation.command_checks import check_lines
 from airflow_megatron.requirements.job_machine import trainer_machine
 from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.trust.quoting import quote
 
 _DEFAULT = "table"
 _UPSTREAM = "megatron_lm"
@@ -71,8 +72,9 @@ def write_checkout_table(
         Path(output).write_text(text, encoding="utf-8")
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True})  # the words after the first value of --env
 def check(
+    ctx: typer.Context,
     release: Annotated[str, typer.Option(help="Upstream release, for example core_v0.16.1 or 0.16.1")],
     first_iteration: Annotated[
         bool,
@@ -104,15 +106,19 @@ def check(
         list[str] | None,
         typer.Option(metavar="K=V …", help="Environment variables of the jobs, one or more; may be repeated"),
     ] = None,
-    more_env: Annotated[
-        list[str] | None, typer.Argument(hidden=True)
-    ] = None,  # the words after the first value of --env
 ) -> None:
     """Check command lines: JSON lines {"argv": […], "world_size": n} in, {"ok", "problems"} out.
 
     A line may also have "env": {…}, the environment of its job.
     """
     release = release_tag(release)
+    for word in ctx.args:
+        if "=" not in word:
+            print(
+                f"check reads its command lines from standard input, not from {word!r}; write check … < {quote(word)}",
+                file=sys.stderr,
+            )
+            raise typer.Exit(2)
     try:
         machine, environment, flags = _machine(
             release,
@@ -121,7 +127,7 @@ def check(
             compute_capability,
             packages or [],
             missing_packages or [],
-            [*(env or []), *(more_env or [])],
+            [*(env or []), *ctx.args],
         )
         for line in check_lines(
             sys.stdin,

@@ -442,7 +442,7 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], arguments: JobArguments) -
 
 def _command_problem(sweep: Sweep, job: Job, cluster: ClusterProfile, error: CommandError) -> Problem:
     """Return the problem of an invalid command, where its value is given: in the spec or in the cluster's profile."""
-    place = sweep.given_at(job.point, job.stage, error.name) or sweep.place_of(job.stage, error.name)
+    place = sweep.place_at(job.point, job.stage, error.name)
     in_spec = place[-1:] == (error.name,) and error.name != "params"
     if not in_spec and isinstance(sweep, NativeSweep):
         profile = ProfilePlaces(cluster)

@@ -66,6 +66,17 @@ def test_a_value_of_an_option_that_sbatch_refuses(option: str, message: str, hin
     assert problem.hint == hint
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"), [("#SBATCH --exclusive", "write --exclusive"), ("#SBATCH", "remove it")]
+)
+def test_a_whole_line_of_a_script_among_the_options(option: str, hint: str) -> None:
+    text = changed(("time: 6h}", f"time: 6h, options: ['{option}']}}"))
+    (problem,) = errors_of(text)
+    assert problem.line == line_of(text, "slurm: ")
+    assert f"slurm.options hold {option!r}, which sbatch reads as a comment;" in problem.message
+    assert problem.hint == hint
+
+
 @pytest.mark.slow
 def test_a_value_with_blanks_in_quotes_is_one_value() -> None:
     assert errors_of(changed(("time: 6h}", "time: 6h, options: ['--licenses=\"a b\"']}"))) == []

@@ -31,15 +31,15 @@ def by_upstream(text: str, release: str) -> str:
 
 @pytest.mark.slow
 def test_where_the_setting_stands() -> None:
-    of_trunk, of_cooldown = errors_of(ODD)
-    assert of_trunk.line == of_cooldown.line == line_of(ODD, "  rotary_interleaved")
-    assert of_trunk.message.startswith(
-        "stage cooldown at point lr0.001: cooldown.convert cannot convert its checkpoints: GPT2LMHeadModel cannot"
-        " express this model: rotary_interleaved is True, not False (nor can "
+    (problem,) = errors_of(ODD)
+    assert problem.line == line_of(ODD, "  rotary_interleaved")
+    assert problem.message.startswith(
+        "stage pretrain at point lr0.001: convert cannot convert its checkpoints: GPT2LMHeadModel cannot express this"
+        " model: rotary_interleaved is True, not False (nor can "
     )
-    assert of_trunk.message.endswith("; the same at 1 more point")
-    assert of_trunk.hint.startswith(
-        "change rotary_interleaved; or the converter or hf_architecture of cooldown.convert"
+    assert problem.message.endswith("; the same at 1 more point and in 1 more stage")
+    assert problem.hint.startswith(
+        "change rotary_interleaved; or the converter or hf_architecture of convert"
     )
 
 
@@ -49,7 +49,7 @@ def test_a_setting_under_its_flags_name_and_one_that_is_not_given() -> None:
     assert errors_of(text) == []
     named = changed(("    parent: [", "    params: {hf_architecture: opensci}\n    parent: ["), text=text)
     assert errors_of(changed(("swiglu: true", "qk_layernorm: true\n  swiglu: true"), text=named)) == []
-    (problem, _) = errors_of(named)
+    (problem,) = errors_of(named)
     assert "OpensciForCausalLM cannot express this model: qk_layernorm is False, not True" in problem.message
     assert problem.line == line_of(named, "megatron:")
 

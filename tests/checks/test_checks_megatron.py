@@ -93,6 +93,26 @@ def test_a_refusal_points_at_the_value_of_this_file_before_an_inherited_one(tmp_
     assert {(problem.file, problem.line) for problem in caught.value.problems} == {(str(spec), 3)}
 
 
+CONFIGS = """\
+sweep:
+  groups:
+    - configs:
+        - {lr: 1e-3, hidden_size: 64, cooldown.min_lr: 0}
+        - {lr: 4e-3, hidden_size: WRONG, cooldown.min_lr: 0}
+    - {type: list, groups: [{params: {seed: [1]}}, {params: {seed: [2, 3]}}]}
+  filter: "{{ seed < 3 }}"
+"""
+
+
+@pytest.mark.parametrize("wrong", ["66", "four"])
+def test_of_several_values_in_the_sweep_it_points_at_the_one_of_the_point(wrong: str) -> None:
+    configs = CONFIGS.replace("WRONG", wrong)
+    pairs = [("  hidden_size: 64\n", ""), ("sweep:\n  lr: [1e-3, 4e-3]\n", configs)]
+    text = changed(*pairs, ('point: "lr{{ lr }}"', 'point: "lr{{ lr }}.{{ seed }}"'), text=UPSTREAM)
+    problems = [problem for problem in errors_of(text, LOCAL) if "hidden" in problem.message]
+    assert {problem.line for problem in problems} == {line_of(text, "        - {lr: 4e-3")}
+
+
 def test_two_lengths_are_one_error() -> None:
     alone = UPSTREAM[: UPSTREAM.index("  cooldown:")]
     text = changed(("save_interval: 60", "save_interval: 60\n      train_samples: 19200"), text=alone)

@@ -27,6 +27,16 @@ def test_a_release_that_is_not_known() -> None:
     assert "did you mean core_v0.16.1?" in result.output
 
 
+def test_a_file_of_command_lines_is_not_an_argument() -> None:
+    for options in ([], ["--env", "A=1"]):
+        result = CliRunner().invoke(app, ["check", "--release", "0.16.1", *options, "my c.jsonl"], input="")
+        assert result.exit_code == 2
+        assert "reads its command lines from standard input, not from 'my c.jsonl'" in result.output
+        assert "write check … < 'my c.jsonl'" in result.output
+    usage = CliRunner().invoke(app, ["check", "--help"]).output.partition("Check command lines")[0]
+    assert usage.split()[-1] == "[OPTIONS]"
+
+
 COMMAND = [
     *("--num-layers", "12", "--hidden-size", "768", "--num-attention-heads", "12", "--seq-length", "1024"),
     *("--max-position-embeddings", "1024", "--micro-batch-size", "4", "--global-batch-size", "64"),

@@ -135,6 +135,9 @@ def test_without_the_operator_s_word_nothing_is_read(tmp_path: Path, monkeypatch
     text = errors_of(write(tmp_path, NATIVE + "secrets: {HF_TOKEN: {connection: wandb}}\n"))
     assert "study.yaml:9:" in text
     assert f"the operator of Airflow adds wandb in {CONNECTIONS}" in text
+    path = write(tmp_path, NATIVE + "    secrets:\n      A: {file: /a}\n      B: {connection: wandb}\n")
+    line = path.read_text().splitlines().index("      B: {connection: wandb}") + 1
+    assert f"study.yaml:{line}:" in errors_of(path)
 
 
 @pytest.mark.parametrize("name", RESERVED)

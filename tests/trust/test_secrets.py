@@ -261,6 +261,12 @@ def test_one_name_in_env_and_in_secrets(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(NATIVE + "secrets: {SITE: {file: /x}}\nenv: {SITE: abc}\n")
     assert "SITE is in env and in secrets" in errors_of(path)
+    path.write_text(
+        NATIVE + f"    env:\n      HF_TOKEN: {VALUE}\n    secrets:\n      HF_TOKEN: {{file: /x}}\n"
+    )
+    line = path.read_text().splitlines().index(f"      HF_TOKEN: {VALUE}") + 1
+    assert errors_of(path).startswith(f"{path}:{line}:7: stage ")
+    assert errors_of(path).count("HF_TOKEN") == 1
 
 
 @pytest.mark.parametrize("name", ["1A", "A-B", "A B", "A=B", "", "A;rm", "$(x)"])

@@ -69,6 +69,12 @@ def _of_rendered(job: Job) -> Iterator[Finding]:
     options = job.slurm.options
     given = list(read_options(word for option in options for word in split_directive(option)))
     keys = ("slurm", "options")
+    for text in options:
+        if text.lstrip().startswith("#SBATCH"):
+            message = f"slurm.options hold {text.strip()[:80]!r}, which sbatch reads as a comment"
+            instead = text.strip().removeprefix("#SBATCH").strip()[:80]
+            hint = f"write {instead}" if instead else "remove it"
+            yield Finding("sbatch comment line", job, keys, message, hint, word=text)
     for refused in refused_options(given):
         if refused.name == NO_OPTION and refused.text not in options:
             refused = replace(refused, instead=f"remove {refused.text[:80]}, or quote a value with blanks")

@@ -43,20 +43,20 @@ def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Fi
                 yield Finding(
                     f"secret {name}",
                     job,
-                    ("env",),
+                    ("env", name),
                     f"{where} {name} in plain text, which scripts and databases would store",
                     f"put it into a file on the cluster, chmod 600, and write secrets: {{{name}: {{file: PATH}}}}",
                     warning=warning,
                 )
         for name in sorted(job.env.keys() & (job.secrets.keys() | job.delivered.keys())) if job.env else ():
             message = f"{name} is in env and in secrets"
-            yield Finding(f"secret and variable {name}", job, ("secrets",), message, "remove one")
+            yield Finding(f"secret and variable {name}", job, ("env", name), message, "remove one")
         if job.runs_trainer and not job.own_launch and cluster.launcher_of(job.trainer) == "deepspeed":
             yield from _forwarded_secrets(job)
         for name, source in job.delivered.items():
             if (refusal := secret_refusal(source)) is not None:
                 message, hint = refusal
-                yield Finding(f"source of {name}", job, ("secrets",), f"{name}: {message}", hint)
+                yield Finding(f"source of {name}", job, ("secrets", name), f"{name}: {message}", hint)
 
 
 def _forwarded_secrets(job: Job) -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def _forwarded_secrets(job: Job) -> Iterator[Finding]:
             yield Finding(
                 f"forwarded {name}",
                 job,
-                ("secrets",),
+                ("secrets", name),
                 f"DeepSpeed's launcher would write {name} into the command line of mpirun, as all variables that begin "
                 f"with {', '.join(_FORWARDED[:4])}, …",
                 "launcher: mpiexec in the cluster profile; or read the secret under another name",
@@ -83,7 +83,8 @@ def _plain_secrets(job: Job, cluster: str, of_profile: Iterable[str]) -> Iterato
         if name not in job.env:
             yield f"the profile {cluster} sets", name, False
     for name, value in job.env.items():
-        if holds_secret(name, str(value)):
+        is_given_twice = name in job.secrets or name in job.delivered  # an error of its own
+        if not is_given_twice and holds_secret(name, str(value)):
             yield "its environment holds", name, False
     runs_trainer = job.runs_trainer
     for word in job.command if job.script is None else ():

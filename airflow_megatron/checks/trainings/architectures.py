@@ -132,13 +132,14 @@ def _choice(job: Job) -> dict[str, Any]:
 
 def _finding(job: Job, training: TrainingArguments, answer: Mapping[str, Any]) -> Finding:
     given = {argument.dest: name for name in training.job.params if (argument := training.table.get(name))}
+    converting = job.stage.removeprefix(f"{training.job.stage}.")
     names = [given.get(setting, setting) for setting in answer["settings"]]
     return Finding(
         f"architecture:{job.stage}:{','.join(names)}",
         training.job,
         ("megatron",),
-        f"{job.stage} cannot convert its checkpoints: {answer['problem']}",
-        f"change {' and '.join(names)}; or the converter or hf_architecture of {job.stage}",
+        f"{converting} cannot convert its checkpoints: {answer['problem']}",
+        f"change {' and '.join(names)}; or the converter or hf_architecture of {converting}",
         # a site's template may extend the command
         warning=training.job.template is not None,
         names=tuple(names),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_megatron.checks.findings import Finding
+from airflow_megatron.spec.expressions.file_values import path_of
 from airflow_megatron.spec.layout.run_layout import run_dir_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
 
 START = ("start", "checkpoint")
+_FOR_SAVES = ("train_iters", "train_samples", "global_batch_size", "save_interval", "save_retain_interval")
 
 
 class SavedCheckpoints(msgspec.Struct, frozen=True):
@@ -34,6 +36,7 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
     :param kept: ``save_retain_interval``, None without one
     :param saves: False if the stage saves no checkpoint
     :param extra: ``save_extra_steps`` of OpenEuroLLM's fork: additional iterations with a checkpoint
+    :param is_known: False if an earlier job writes the length or an interval, so only the job knows what it saves
     """
 
     stage: str
@@ -43,6 +46,7 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
     kept: int | None
     saves: bool = True
     extra: tuple[int, ...] = ()
+    is_known: bool = True
 
     @classmethod
     def of(cls, arguments: TrainingArguments) -> SavedCheckpoints:
@@ -55,6 +59,7 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
             arguments.count("save_retain_interval"),
             arguments.value("save") is not None,
             tuple(arguments.value("save_extra_steps") or ()),
+            not any(path_of(value) for value in arguments.given(_FOR_SAVES)),
         )
 
     def obstacle(self, iteration: int) -> tuple[str, str, str] | None:
@@ -68,6 +73,8 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
             rule, what = "after-the-end", f"ends at iteration {self.last}"
         elif iteration <= self.first:
             rule, what = "before-the-start", f"itself starts at iteration {self.first}"
+        elif not self.is_known:
+            return None
         elif self.every is None:
             rule, what = "no-save-interval", "has no save_interval and saves none before its end"
         elif iteration % self.every:

@@ -8,7 +8,9 @@ from airflow_megatron.checks.findings import Finding
 from airflow_megatron.checks.trainings.schedules import RULES_OF_SCHEDULES
 from airflow_megatron.megatron.arguments.tables import ArgumentError
 from airflow_megatron.megatron.commands.commands import (
+    SUBSTITUTES,
     comparable_words,
+    reads_files,
     runs_pretrain_gpt,
     runs_upstream_script,
 )
@@ -62,6 +64,12 @@ def megatron_findings(jobs: Sequence[Job], arguments: JobArguments) -> Iterator[
                         flags=flags,
                     )
                 known[key] = checks[kind].problems(words)
+                if known[key] and reads_files(job.command):
+                    others = checks[kind].problems(comparable_words(job.command, SUBSTITUTES[1]))
+                    told = {(problem.rule, problem.message) for problem in others}
+                    known[key] = [
+                        problem for problem in known[key] if (problem.rule, problem.message) in told
+                    ]
         except ArgumentError:
             return  # an unknown release is reported at its key in the spec
         for problem in known[key]:

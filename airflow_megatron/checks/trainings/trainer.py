@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
-from airflow_megatron.megatron.commands.commands import comparable_words, runs_pretrain_gpt, search_starter
+from airflow_megatron.megatron.commands.commands import (
+    SUBSTITUTES,
+    comparable_words,
+    reads_files,
+    runs_pretrain_gpt,
+    search_starter,
+)
 from airflow_megatron.megatron.rules.argument_problem import named_arguments
 from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.requirements.job_programs import JobProgramError, answers
@@ -45,21 +52,28 @@ def trainer_findings(jobs: Sequence[Job], templates: Path) -> Iterator[Finding]:
     :param templates: folder of the cluster's sbatch templates
     """
     is_shipped = functools.cache(lambda name: is_shipped_template(name, templates))
-    alike: dict[tuple[tuple[str, ...], int, str | None], list[Job]] = {}
+    alike: dict[tuple[tuple[tuple[str, ...], ...], int, str | None], list[Job]] = {}
     for job in jobs:
         starter = search_starter(job.command)
         if job.script or not job.runs_trainer or not (starter or _runs_own_trainer(job)):
             continue
-        alike.setdefault((comparable_words(job.command), job.world_size, starter), []).append(job)
-    asked = [{"argv": argv, "world_size": size, "starter": starter} for argv, size, starter in alike]
+        substitutes = SUBSTITUTES if reads_files(job.command) else SUBSTITUTES[:1]
+        lines = tuple(comparable_words(job.command, substitute) for substitute in substitutes)
+        alike.setdefault((lines, job.world_size, starter), []).append(job)
+    asked = [
+        {"argv": argv, "world_size": size, "starter": starter}
+        for lines, size, starter in alike
+        for argv in lines
+    ]
     try:
-        answered = answers("check_arguments.py", asked)
+        answered = iter(answers("check_arguments.py", asked))
     except JobProgramError as error:
         yield unanswered(next(iter(alike.values()))[0], error)
         return
-    for refused, problem in zip(alike.values(), answered, strict=True):
-        if problem is None:
-            continue
+    for (lines, _, _), refused in alike.items():
+        problem, *others = itertools.islice(answered, len(lines))
+        if problem is None or any(other != problem for other in others):
+            continue  # the trainer takes it, or refuses a value that is not known yet
         names = named_arguments(problem)
         missing = problem.endswith(_MISSING)
         verb = "give" if missing else "change"

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from airflow_megatron.megatron.arguments.values import ArgumentValues
+from airflow_megatron.spec.expressions.file_values import path_of
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
 
 STYLES: Final = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 """Upstream's styles, whose formulas this module implements."""
+_LENGTHS: Final = ("lr_decay", "lr_warmup", "lr_wsd_decay")
 _READ: Final = (
     *("lr", "min_lr", "global_batch_size", "lr_decay_style", "lr_wsd_decay_style", "lr_warmup_fraction"),
     *("train_iters", "lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters"),
@@ -50,7 +52,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, arguments: ArgumentValues) -> Schedule | None:
-        """Return the schedule of a job's arguments; None if the training has no length."""
+        """Return the schedule of a job's arguments; None without a length, or with one that only the job knows."""
         try:
             return _known(arguments.table, *arguments.given(_READ))
         except TypeError:  # a list instead of a number
@@ -60,7 +62,8 @@ class Schedule(msgspec.Struct, frozen=True):
     def _of(cls, arguments: ArgumentValues) -> Schedule | None:
         unit = "samples" if "train_samples" in arguments else "iters"
         length = arguments.count(f"train_{unit}")
-        if length is None:
+        lengths = arguments.given((*(f"{name}_{unit}" for name in _LENGTHS), "lr_warmup_fraction"))
+        if length is None or any(path_of(value) is not None for value in lengths):
             return None
         decay = arguments.count(f"lr_decay_{unit}") or length
         fraction = arguments.number("lr_warmup_fraction")

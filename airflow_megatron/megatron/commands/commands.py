@@ -220,16 +220,27 @@ def _names_pretrain_gpt(words: tuple[str, ...]) -> bool:
     return any(word.endswith(f"/{PRETRAIN_GPT}") for word in words)
 
 
-def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
+#: Numbers in place of values that earlier jobs write. A rule refuses such a value only if it refuses both in the same
+#: words; the second one is a multiple of most batches and sizes.
+SUBSTITUTES: Final = ("1", "5040")
+
+
+def reads_files(command: Sequence[str]) -> bool:
+    """Return whether a command has values that an earlier job writes, and that are therefore not known yet."""
+    return any(word.startswith(FILE_PREFIX) for word in command)
+
+
+def comparable_words(command: Sequence[str], substitute: str = SUBSTITUTES[0]) -> tuple[str, ...]:
     """Return the Megatron arguments of a training's command without those that no rule reads.
 
-    Checkpoint and log directories differ between jobs and are left out. A value that an earlier job writes is not
-    known yet and is replaced by a number that every rule accepts.
+    Checkpoint and log directories differ between jobs and are left out.
+
+    :param substitute: number in place of the values that an earlier job writes
     """
     words = trainer_words(command)
     compared = list(words)
     if FILE_PREFIX in "\n".join(words):  # a search in all words at once is ten times as fast
-        compared = ["1" if word.startswith(FILE_PREFIX) else word for word in words]
+        compared = [substitute if word.startswith(FILE_PREFIX) else word for word in words]
     for place in [place for place, word in enumerate(words[:-1], 1) if word in _OWN_DIRECTORIES]:
         compared[place] = "/run"
     return tuple(compared)

@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
+from airflow_megatron.spec.expressions.file_values import refuse_whole_file_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -200,6 +201,7 @@ def summed(values: Iterable[Any], start: Any = 0) -> Any:
     """Return Python's ``sum``, of lists in time that grows with the result, not with its square."""
     values = list(values)
     charge(values)
+    refuse_whole_file_values(*values)
     kind = type(start)
     if kind in (list, tuple) and all(type(value) is kind for value in values):
         return kind(itertools.chain(start, *values))

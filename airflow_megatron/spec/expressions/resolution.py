@@ -26,6 +26,7 @@ from airflow_megatron.spec.expressions.bounds import (
     charge_compilation,
     compiled_for_spec,
 )
+from airflow_megatron.spec.expressions.file_values import FileValueError, refuse_result
 from airflow_megatron.spec.expressions.functions import FUNCTIONS
 from airflow_megatron.spec.expressions.sandbox import (
     SizeError,
@@ -236,10 +237,13 @@ def _text(tree: jinja2.nodes.Template) -> Callable[[Mapping[str, Any]], Any]:
     return lambda names: joined(render(env.scope(names)))
 
 
-def evaluate(source: str, names: Mapping[str, Any], later: Iterable[str] = ()) -> Any:
+def evaluate(
+    source: str, names: Mapping[str, Any], later: Iterable[str] = (), *, from_files: bool = False
+) -> Any:
     """Evaluate one template string.
 
     :param later: names without a value yet, which the hint for an undefined name includes
+    :param from_files: permit values of ``file_value``, which only the job knows
     :raises ExpressionError: on a syntax error, an undefined name, a failing operation or a result that is too large
     """
     expression = compile_expression(source)
@@ -254,13 +258,16 @@ def evaluate(source: str, names: Mapping[str, Any], later: Iterable[str] = ()) -
             )
     try:
         begin_evaluation(expression.size)
-        return expression.evaluate(names)
+        value = expression.evaluate(names)
+        if not from_files:
+            refuse_result(value)
+        return value
     except jinja2.UndefinedError as error:
         hint = _mapping_meant(source, names)
         raise ExpressionError(f"{_shown(source)}: {error.message}{'; ' + hint if hint else ''}") from error
     except jinja2.TemplateError as error:
         raise ExpressionError(f"{_shown(source)}: {error}") from error
-    except (SizeError, TooMuchWorkError) as error:
+    except (SizeError, TooMuchWorkError, FileValueError) as error:
         raise ExpressionError(f"{_shown(source)}: {error}") from error
     except _FAILURES as error:
         raise ExpressionError(f"{_shown(source)} fails: {type(error).__name__}: {error}") from error
@@ -293,17 +300,20 @@ _FAILURES = (
 raised by the compilation of an expression that is nested too deeply."""
 
 
-def evaluate_tree(value: Any, names: Mapping[str, Any], later: Iterable[str] = ()) -> Any:
+def evaluate_tree(
+    value: Any, names: Mapping[str, Any], later: Iterable[str] = (), *, from_files: bool = False
+) -> Any:
     """Evaluate every template string inside nested dicts and lists; other values are returned unchanged.
 
     :param later: as for :func:`evaluate`
+    :param from_files: as for :func:`evaluate`
     """
     if isinstance(value, str):
-        return evaluate(value, names, later) if is_template(value) else value
+        return evaluate(value, names, later, from_files=from_files) if is_template(value) else value
     if isinstance(value, list):
-        return [evaluate_tree(item, names, later) for item in value]
+        return [evaluate_tree(item, names, later, from_files=from_files) for item in value]
     if isinstance(value, dict):
-        return {key: evaluate_tree(item, names, later) for key, item in value.items()}
+        return {key: evaluate_tree(item, names, later, from_files=from_files) for key, item in value.items()}
     return value
 
 
@@ -398,7 +408,7 @@ class _Resolution:
                 self.visit(needed)
         chain.pop()
         try:
-            self.done[name] = self.scope[name] = evaluate_tree(value, self.scope, self.raw)
+            self.done[name] = self.scope[name] = evaluate_tree(value, self.scope, self.raw, from_files=True)
         except ExpressionError as error:
             raise ExpressionError(f"{name}: {error}") from error
 

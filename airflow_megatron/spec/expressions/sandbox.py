@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Final, cast
@@ -35,6 +36,7 @@ from airflow_megatron.spec.expressions.bounds import (
     nested_size,
     summed,
 )
+from airflow_megatron.spec.expressions.file_values import refuse_file_values, refuse_whole_file_values
 from airflow_megatron.spec.expressions.functions import FUNCTIONS, bounded_round
 
 MAX_SOURCE: Final = 20_000
@@ -198,6 +200,7 @@ def _replace(text: str, old: str, new: str, count: int = -1) -> str:
 def _join(separator: str, values: Iterable[object]) -> str:
     values = list(values)
     _size(values)
+    refuse_file_values(*values)
     texts = [str(value) for value in values]
     _items(len(texts))
     _text(sum(map(len, texts)) + len(separator) * len(texts))
@@ -235,6 +238,7 @@ def _loop_items(values: Any, size: int) -> list[Any]:
 
     :param size: parts of the loop's body
     """
+    refuse_whole_file_values(values)
     items = list(values)
     _items(len(items))
     charge(items)
@@ -259,6 +263,20 @@ def _processed(value: Any) -> Any:
     """Return a value that a comparison or a slice goes through, when that work is counted."""
     if type(value) not in SCALARS:
         charge(value)
+        refuse_file_values(value)
+    return value
+
+
+def _decided(value: Any) -> Any:
+    """Return a value that a condition takes as true or false, which must be known."""
+    refuse_whole_file_values(value)
+    return value
+
+
+def _shown(value: Any) -> Any:
+    """Return a value that becomes text; :func:`joined` refuses a placeholder beside other text."""
+    if isinstance(value, list | tuple | dict):
+        refuse_file_values(value)
     return value
 
 
@@ -326,6 +344,7 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "sum": _sum_filter,
 }
 _INSERTED: Final[dict[str, Callable[..., Any]]] = {
+    "decided": _decided,
     "loop_items": _loop_items,
     "measured": _measured,
     "processed": _processed,
@@ -345,12 +364,41 @@ _STEPS_OF_AN_ITEM: Final = {
 """Filter → steps for each item or character that it goes through, besides those for any value."""
 
 
-def _charged(function: Callable[..., Any], steps_of_an_item: int = 0) -> Callable[..., Any]:
-    """Return a filter or test that counts its work before it runs."""
+def _refuse_nothing(*values: object) -> None:
+    """Permit values that only the job knows."""
+
+
+_REFUSALS_OF_FILTERS: Final[Mapping[str, Callable[..., None]]] = {
+    **dict.fromkeys(["d", "default", "map"], _refuse_nothing),
+    **dict.fromkeys(
+        [
+            *("count", "first", "items", "last", "length", "list", "reject", "rejectattr", "reverse"),
+            *("select", "selectattr", "sum"),
+        ],
+        refuse_whole_file_values,
+    ),
+}
+"""Filter → its check for values that only the job knows, of those that do not read such values in lists."""
+_REFUSALS_OF_TESTS: Final[Mapping[str, Callable[..., None]]] = {
+    **dict.fromkeys(["defined", "none", "undefined"], _refuse_nothing),
+    **dict.fromkeys(["iterable", "mapping", "number", "sequence", "string"], refuse_whole_file_values),
+}
+
+
+def _charged(
+    function: Callable[..., Any], refuse: Callable[..., None], steps_of_an_item: int = 0
+) -> Callable[..., Any]:
+    """Return a filter or test that counts its work, and checks its operands, before it runs.
+
+    :param refuse: check for values that only the job knows
+    """
 
     @functools.wraps(function)
     def charged(*args: Any, **kwargs: Any) -> Any:
         charge(*args, *kwargs.values())
+        refuse(*args, *kwargs.values())
+        if refuse is refuse_file_values:
+            args = tuple(_refused(value) if isinstance(value, Iterator) else value for value in args)
         if steps_of_an_item:
             charge_steps(steps_of_an_item * sum(map(_length, args)))
         return _checked_result(function(*args, **kwargs))
@@ -371,6 +419,12 @@ def _checked_result(value: Any) -> Any:
     return value
 
 
+def _refused(items: Iterator[Any]) -> Iterator[Any]:
+    for item in items:
+        refuse_file_values(item)
+        yield item
+
+
 def _counted(items: Iterator[Any]) -> Iterator[Any]:
     for item in items:
         charge_steps(_STEPS_OF_A_RESULT)
@@ -383,8 +437,12 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "//": _quotient,
     "+": _plus,
     "%": _percent,
+    "-": operator.sub,
+    "/": operator.truediv,
 }
 _CALLABLE: Final = frozenset(FUNCTIONS.values())
+_OF_LISTS: Final = (len, summed)
+"""Functions that take lists with values that only the job knows."""
 
 
 class _Scope(Context):
@@ -444,14 +502,23 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
     """Jinja2 with the nodes, filters, methods and functions above, and nothing else."""
 
     intercepted_binops = frozenset(_OPERATORS)
+    intercepted_unops = frozenset({"+", "-"})
 
     def __init__(self) -> None:
-        super().__init__(undefined=_Missing, autoescape=False, optimized=False)
+        super().__init__(undefined=_Missing, autoescape=False, optimized=False, finalize=_shown)
         self.globals.clear()
         self.filters = {
-            name: _charged(function, _STEPS_OF_AN_ITEM.get(name, 0)) for name, function in _FILTERS.items()
+            name: _charged(
+                function,
+                _REFUSALS_OF_FILTERS.get(name, refuse_file_values),
+                _STEPS_OF_AN_ITEM.get(name, 0),
+            )
+            for name, function in _FILTERS.items()
         } | _INSERTED
-        self.tests = {name: _charged(cast("Callable[..., Any]", test)) for name, test in TESTS.items()}
+        self.tests = {
+            name: _charged(cast("Callable[..., Any]", test), _REFUSALS_OF_TESTS.get(name, refuse_file_values))
+            for name, test in TESTS.items()
+        }
         self.settings = EvalContext(self)
 
     def scope(self, names: Mapping[str, Any]) -> Context:
@@ -459,11 +526,20 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
         return _Scope(self, names, self.settings)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Apply an operator whose result may be large."""
+        """Apply an operator, whose result may be large."""
+        refuse_whole_file_values(left, right)
+        if operator == "%":
+            refuse_file_values(right)
         return _OPERATORS[operator](left, right)
+
+    def call_unop(self, context: Context, operator: str, arg: Any) -> Any:
+        """Apply a sign."""
+        refuse_whole_file_values(arg)
+        return super().call_unop(context, operator, arg)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Return an entry of a mapping, or one of the listed methods."""
+        refuse_whole_file_values(obj)
         if isinstance(obj, dict) and attribute in obj:
             return obj[attribute]
         method = _METHODS.get(type(obj), {}).get(attribute)
@@ -475,6 +551,7 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Return an item; never an attribute."""
+        refuse_whole_file_values(obj)
         try:
             return obj[argument]
         except (LookupError, TypeError, jinja2.UndefinedError):
@@ -491,6 +568,12 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(__obj, functools.partial) or (callable(__obj) and __obj in _CALLABLE):
             kwargs.pop("_loop_vars", None)  # Jinja2 adds it in the body of a loop
             charge(__obj.args if isinstance(__obj, functools.partial) else None, *args, *kwargs.values())
+            if isinstance(__obj, functools.partial):
+                if not isinstance(__obj.args[0], dict):
+                    refuse_file_values(__obj.args, *args, *kwargs.values())
+            else:
+                refuse = refuse_whole_file_values if __obj in _OF_LISTS else refuse_file_values
+                refuse(*args, *kwargs.values())
             return _checked_result(__obj(*args, **kwargs))
         raise jinja2.TemplateRuntimeError(f"a {type(__obj).__name__} cannot be called")
 
@@ -559,6 +642,31 @@ class _Bounds(NodeTransformer):
             operand.expr = _processing(operand.expr)
         return node
 
+    def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:
+        self.generic_visit(node)
+        node.test = _deciding(node.test)
+        return node
+
+    def visit_If(self, node: nodes.If) -> nodes.Node:
+        self.generic_visit(node)
+        node.test = _deciding(node.test)
+        return node
+
+    def visit_Not(self, node: nodes.Not) -> nodes.Node:
+        self.generic_visit(node)
+        node.node = _deciding(node.node)
+        return node
+
+    def visit_And(self, node: nodes.And) -> nodes.Node:
+        self.generic_visit(node)
+        node.left = _deciding(node.left)
+        return node
+
+    def visit_Or(self, node: nodes.Or) -> nodes.Node:
+        self.generic_visit(node)
+        node.left = _deciding(node.left)
+        return node
+
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice):
@@ -577,6 +685,7 @@ class _Bounds(NodeTransformer):
         self.generic_visit(node)
         size = nodes.Const(sum(map(size_of, node.body)) + (size_of(node.test) if node.test else 0))
         node.iter = nodes.Filter(node.iter, "loop_items", [size], [], None, None, lineno=node.lineno)
+        node.test = node.test and _deciding(node.test)
         return node
 
 
@@ -584,6 +693,15 @@ def _processing(node: nodes.Expr) -> nodes.Expr:
     if isinstance(node, nodes.Const):
         return node
     return nodes.Filter(node, "processed", [], [], None, None, lineno=node.lineno)
+
+
+def _deciding(node: Any) -> Any:
+    if isinstance(node, nodes.Const | nodes.Compare | nodes.Not | nodes.Test):
+        return node
+    if isinstance(node, nodes.And | nodes.Or):  # its left side is decided by itself
+        node.right = _deciding(node.right)
+        return node
+    return nodes.Filter(node, "decided", [], [], None, None, lineno=node.lineno)
 
 
 def tokens_of(source: str) -> int:
@@ -614,7 +732,10 @@ def size_of(node: nodes.Node) -> int:
 
 
 def joined(chunks: Sequence[str] | Iterable[str]) -> str:
-    """Return the text of a compiled template; stop as soon as it is too long."""
+    """Return the text of a compiled template; stop as soon as it is too long.
+
+    :raises FileValueError: if it has a placeholder and other text
+    """
     parts: list[str] = []
     length = 0
     for chunk in chunks:
@@ -622,4 +743,6 @@ def joined(chunks: Sequence[str] | Iterable[str]) -> str:
         length += len(chunk)
         if length > MAX_TEXT:
             _text(length)
+    if len(parts) > 1 and sum(map(bool, parts)) > 1:
+        refuse_whole_file_values(*parts)
     return "".join(parts)

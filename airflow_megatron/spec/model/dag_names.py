@@ -42,6 +42,7 @@ MAX_STAGES: Final = 500
 MAX_WAITS: Final = 10_000
 """Stages that the start conditions of a sweep wait for, see :func:`waits`; each is a dependency of a task."""
 MAX_NAME: Final = 100
+MAX_POINT: Final = 121
 MAX_TAG: Final = 100
 MAX_TAGS: Final = 50
 MAX_GROUP: Final = 200
@@ -53,7 +54,7 @@ MAX_ARGUMENTS: Final = 100_000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 _STAGE = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\Z")
-_POINT = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._=+-]{0,120}\Z")
+_POINT = re.compile(rf"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._=+-]{{0,{MAX_POINT - 1}}}\Z")
 
 
 def is_point_name(text: object) -> TypeGuard[str]:

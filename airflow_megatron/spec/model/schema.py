@@ -1194,7 +1194,12 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
         if detail["type"] == "extra_forbidden":
             key = str(detail["loc"][-1])
             meant = misspelt.get(detail["loc"])
-            hint = suggestion([repr(meant)]) if meant else _hint_for_key(key, section, detail["loc"][:-1])
+            place = detail["loc"][:-1]
+            hint = (
+                suggestion([repr(meant)])
+                if meant
+                else _param_of_kind(key, document, path[:-1]) or _hint_for_key(key, section, place)
+            )
             yield document.problem(path, f"unknown key {key!r}", hint)
         elif detail["type"] == "missing":
             is_named = any((*loc[:-1], name) == detail["loc"] for loc, name in misspelt.items())
@@ -1226,6 +1231,8 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
                 names = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
                 near = near_names(str(detail["input"]), names, alike=_ALIKE)
                 hint = f"{suggestion(map(repr, near))} {hint}" if len(near) == 1 else hint
+            elif conditions := _conditions_of_list(detail, path, section):
+                hint = f"write {conditions}"
             elif text := _text_of_list(detail, path):
                 hint = f'write {path[-1]}: "{text}"'
             yield document.problem(path, f"{name} is {shown}", hint)
@@ -1262,9 +1269,24 @@ def _text_of_list(detail: Any, path: KeyPath) -> str:
     return ",".join(map(str, words)) if is_plain else ""
 
 
+def _conditions_of_list(detail: Any, path: KeyPath, section: type[Strict]) -> str:
+    """Return the conditions that are meant by a list in place of one of them, such as ``file: [a, b]``."""
+    of_condition = issubclass(_sections_at(section, detail["loc"])[-1][1], ConditionSection)
+    if not of_condition or path[-1] not in ("file", "log") or not _text_of_list(detail, path):
+        return ""
+    return f"all: [{', '.join(f'{{{path[-1]}: {word}}}' for word in detail['input'])}]"
+
+
 def _as_list(detail: Any, section: type[Strict]) -> str:
-    """Return an example: the list that is meant by a single value; empty if the value is no plain word."""
+    """Return an example: the list that is meant by a value; empty if the value is no plain word, and no mapping of
+    options.
+    """
     path, value = detail["loc"], detail["input"]
+    if path[-1] == "options" and isinstance(value, dict) and value:
+        words = [
+            f"--{name}" if given in (True, None) else f"--{name}={given}" for name, given in value.items()
+        ]
+        return f", such as [{', '.join(words)}]"
     is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
     of_sections = _sections_at(section, path)[-1][0] == path
     if not is_plain or of_sections or _may_be_secret(path) or not _PLAIN_WORDS.fullmatch(str(value)):
@@ -1366,6 +1388,15 @@ def _hint_for_key(key: str, section: type[Strict], loc: tuple[str | int, ...]) -
         or longer
         or known.replace("KEY", key.replace("_", "-"))
     )
+
+
+def _param_of_kind(key: str, document: YamlDocument, stage: KeyPath) -> str:
+    """Return where to write a key that a stage's kind takes among its params; empty for another key."""
+    if len(stage) != 2 or stage[0] != "stages":
+        return ""
+    kind = document.data["stages"][stage[1]].get("kind")
+    known = STAGE_KINDS[kind].params if isinstance(kind, str) and kind in STAGE_KINDS else None
+    return f"write params: {{{key}: …}}" if key in (known or ()) else ""
 
 
 def _is_argument(key: str) -> bool:

@@ -142,12 +142,22 @@ class Sweep(ABC):
         """Return the position of a parameter of a stage in the document, for messages."""
         return (name,)
 
-    def given_at(self, point: str, stage: str, name: str) -> KeyPath:
-        """Return the position of the value that a job gets for a parameter; empty if the document gives it none.
+    def place_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the position of the value that a parameter of a stage has at one point, for messages.
 
-        :param point: the job's point; empty for a job of the whole sweep
+        :param point: name of the point; empty for a stage of the whole sweep
         """
-        place = self.place_of(stage, name)
+        return self.given_at(point, stage, name) or self.place_of(stage, name)
+
+    def given_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the position of that value; empty if the document gives the parameter none.
+
+        :param point: name of the point; empty for a stage of the whole sweep
+        """
+        return self._if_named(self.place_of(stage, name), name)
+
+    @staticmethod
+    def _if_named(place: KeyPath, name: str) -> KeyPath:
         return place if place and str(place[-1]).rpartition(".")[2] == name else ()
 
     def key_of(self, name: str, section: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.documents.quantities import meant_number, parse_duration
+from airflow_megatron.spec.expressions.file_values import path_of
 from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate_tree, is_template, within
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
@@ -263,10 +264,15 @@ def whole_iteration(value: object, name: str, least: int = 1) -> int:
 def training_end(training: Job) -> int | None:
     """Return the iteration at which a training ends, None if its parameters do not determine it.
 
-    :raises ExpressionError: if ``train_iters`` is not a whole number
+    :raises ExpressionError: if ``train_iters`` is not a whole number, or only the job knows it
     """
     if "train_iters" in training.params:
         try:
+            if path_of(training.params["train_iters"]) is not None:
+                raise ExpressionError(
+                    f"train_iters is known only when {training.stage} starts, but the stage after it processes the last"
+                    " checkpoint; write train_iters as a number, or start: {checkpoint: …} in that stage"
+                )
             return whole_number(training.params["train_iters"], "train_iters")
         except ExpressionError as error:
             error.parameter, error.stage = "train_iters", training.stage

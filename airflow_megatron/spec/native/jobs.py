@@ -53,6 +53,7 @@ from airflow_megatron.spec.native.conditions import (
     whole_number,
 )
 from airflow_megatron.spec.native.stages import RESOURCES
+from airflow_megatron.spec.native.sweep_grammar import swept_keys
 from airflow_megatron.spec.trust.plain_text import shown_value
 from airflow_megatron.spec.trust.quoting import QuotingError, checked_path
 
@@ -126,6 +127,14 @@ class JobBuilder:
                 problem = dataclasses.replace(
                     problem, message=f"{problem.message.partition(': there is')[0]}: {message}"
                 )
+            if self._is_swept_only(str(error), instance):
+                once = "runs once for all points (scope: sweep), so it has none of the sweep's values"
+                problem = dataclasses.replace(
+                    problem,
+                    message="".join(problem.message.partition("not defined")[:2])
+                    + f": {instance.stage} {once}",
+                    hint="drop the name, or scope: sweep",
+                )
             where = f"stage {error.stage}" + (f" at point {self.point.name}" if self.point else "")
             raise SpecError(
                 Problem(
@@ -139,6 +148,14 @@ class JobBuilder:
         others -= self.recipes.by_name[instance.name].visible.keys()
         wanted = (name for name in sorted(others) if f"there is no entry {name!r}" in text)
         return next((name for name in wanted if f"stages.{name}" in text or "stages[" in text), "")
+
+    def _is_swept_only(self, text: str, instance: StageInstance) -> bool:
+        """Return whether an expression of a stage of the whole sweep reads what only points have."""
+        return instance.scope == "sweep" and any(
+            f"uses {name!r}, which is not defined" in text
+            for key in swept_keys(self.spec.sweep)
+            for name in (key, key.partition(".")[0])
+        )
 
     def _is_of_point(self, instance: StageInstance) -> bool:
         """Return whether the point has a stage: neither its filter nor that of a stage before it drops it."""
@@ -217,7 +234,7 @@ class JobBuilder:
             if source
             else self._iteration(instance, parent, start, resolved),
             source=source,
-            command=tuple(str(evaluate_tree(word, names)) for word in section.command or ()),
+            command=tuple(str(evaluate_tree(word, names, from_files=True)) for word in section.command or ()),
             outputs=_outputs(section, run_dir, names),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
             env=_environment(recipe.env, names),

@@ -95,6 +95,10 @@ def _replace(data: Any, key: str, value: Any, name: str) -> KeyPath:
             known = [length for length in range(len(words), 0, -1) if ".".join(words[:length]) in node]
             length = known[0] if known else 1
             step, rest = ".".join(words[:length]), ".".join(words[length:])
+            params = node.get("params") if path == ["sweep"] and step not in node else None
+            if any(".".join(words[:length]) in (params or {}) for length in range(1, len(words) + 1)):
+                hint = f"write {_dotted(['sweep', 'params', *words])}"
+                raise SpecError(Problem(name, 0, 0, f"there is no {key.partition('.')[2]} in sweep", hint))
             if rest and step not in node:
                 near = "" if step in _known_keys() else did_you_mean(step, node)
                 if near:

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.spec.expressions.resolution import templates
+from airflow_megatron.spec.model.schema import RestartSection
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS, kinds_with
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
     from airflow_megatron.spec.model.schema import StageSection, SweepSpecSection
 
-_OF_TRAININGS: Final = ("nodes", "after_rollback", "chain")
+_OF_TRAININGS: Final = (
+    *("nodes", "after_rollback", "chain", "quarantine", "rollbacks", "shrink_after", "from_scratch"),
+)
 """Keys of ``restart`` without effect on other stages."""
 
 
@@ -49,7 +52,8 @@ def _unread(section: StageSection, expressions: Callable[[], str]) -> Iterator[t
         yield ("measure",), "stages of kind benchmark"
     if section.restart is not None and not kind.trains:
         for key in _OF_TRAININGS:
-            if key in section.restart.model_fields_set and getattr(section.restart, key) not in ([], {}, 1):
+            default = RestartSection.model_fields[key].default
+            if key in section.restart.model_fields_set and getattr(section.restart, key) != default:
                 yield ("restart", key), trainings
     if section.megatron and not kind.runs_trainer:
         for name in section.megatron:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.list_texts import meant_list
 from airflow_megatron.spec.documents.yaml_document import leaves
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError
@@ -17,7 +17,7 @@ from airflow_megatron.spec.expressions.resolution import (
     resolve,
     template_names,
 )
-from airflow_megatron.spec.model.dag_names import is_point_name
+from airflow_megatron.spec.model.dag_names import MAX_POINT, is_point_name
 from airflow_megatron.spec.model.stage_tree import stage_tree
 from airflow_megatron.spec.model.sweep import Point, Sweep, SweepSettings, named_clusters
 from airflow_megatron.spec.native.benchmark import with_stages
@@ -26,7 +26,8 @@ from airflow_megatron.spec.native.overrides import OPTION
 from airflow_megatron.spec.native.own_names import taken_names
 from airflow_megatron.spec.native.stage_keys import unread_keys
 from airflow_megatron.spec.native.stages import StageRecipes
-from airflow_megatron.spec.native.sweep_grammar import expand_sweep
+from airflow_megatron.spec.native.sweep_grammar import expand_sweep, unset_compositions
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,8 +85,16 @@ class NativeSweep(Sweep):
         return self._recipes
 
     def warnings(self) -> list[Problem]:
-        """Return warnings about values of ``--set`` that the sweep replaces at every point."""
-        return [
+        """Return warnings about keys that no group sets, and values of ``--set`` that the sweep replaces."""
+        unset = [
+            self.document.problem(
+                path,
+                f"list_composition has {key}, which no group sets",
+                did_you_mean(key, keys, limit=1) or "drop it",
+            )
+            for path, key, keys in unset_compositions(self.spec.sweep)
+        ]
+        return unset + [
             self.document.problem(path, *self._replaced(path[1]))
             for path, file in self.document.files.items()
             if file.startswith(f"{OPTION} ")
@@ -113,11 +122,20 @@ class NativeSweep(Sweep):
 
         Of several places that whose value a job gets (:meth:`.JobBuilder.build`).
         """
+        return self.place_at("", stage, name)
+
+    def place_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the position of the value that a parameter of a stage has at one point.
+
+        Of several places in ``sweep:`` the first one with the value of the point, or the first one.
+        """
         places = self.document.positions
         stage = next((instance.stage for instance in self.tree if instance.name == stage), stage)
         if name == "params":  # a word of the grammar of sweep: too
             return ("stages", stage, name)
+        values = self._points_by_name[point].values if point in self._points_by_name else {}
         swept = [path for path in places if path[:1] == ("sweep",)]
+        swept.sort(key=lambda path: not self._holds(path, values))
         fanned: KeyPath = ("stages", stage, "for_each")
         candidates: list[KeyPath] = [
             *(path for path in swept if path[-1:] == (f"{stage}.{name}",)),
@@ -133,6 +151,20 @@ class NativeSweep(Sweep):
         ]
         return next((path for path in candidates if path in places), ("stages", stage))
 
+    def given_at(self, point: str, stage: str, name: str) -> KeyPath:
+        """Return the position of that value; empty if the spec gives the parameter none."""
+        return self._if_named(self.place_at(point, stage, name), name)
+
+    def _holds(self, path: KeyPath, values: Mapping[str, Any]) -> bool:
+        """Return whether a place in ``sweep:`` has the value of one of these keys, alone or in a list."""
+        if path[-1] not in values:
+            return False
+        given: Any = self.document.data
+        for key in path:
+            given = given[key]
+        value = values[path[-1]]  # type: ignore[index]  # the keys of values are texts
+        return given == value or (isinstance(given, list) and value in given)
+
     def _bad_name(self, name: str, values: Mapping[str, Any]) -> Problem:
         """Return the problems of a point's name: itself, or the text in it that was meant for a list."""
         for axis, value in values.items():
@@ -142,6 +174,9 @@ class NativeSweep(Sweep):
                 return self.document.problem(
                     place, f"{axis} is one text, {value!r}, not a list of values", f"{axis}: {wanted}"
                 )
+        if len(name) > MAX_POINT:
+            message = f"{shown_value(name)} cannot be a point's name: it has {len(name)} characters"
+            return self.document.problem(("point",), message, f"at most {MAX_POINT}")
         hint = "letters, digits and ._=+- only, no '..'"
         if "{" in name or "$" in name:
             hint = f'write expressions as "{{{{ {next(iter(values), "name")} }}}}"'

@@ -125,6 +125,23 @@ def swept_keys(block: Any) -> list[str]:
     return list(keys)
 
 
+def unset_compositions(block: Any, path: KeyPath = ("sweep",)) -> Iterator[tuple[KeyPath, str, list[str]]]:
+    """Yield the keys of ``list_composition`` that no group within its own sets, with their places and the keys set.
+
+    :param block: a ``sweep:`` block that has been checked
+    """
+    if not isinstance(block, dict):
+        return
+    keys = swept_keys(block)
+    for index, key in enumerate(block.get("list_composition") or ()):
+        if key not in keys:
+            yield (*path, "list_composition", index), key, keys
+    for word in ("groups", "configs"):
+        for index, group in enumerate(_as_list(block.get(word) or [])):
+            if word == "groups" or _is_group(group):
+                yield from unset_compositions(group, (*path, word, index))
+
+
 def _mapping(value: Any) -> Values:
     return value if isinstance(value, dict) else {}
 

@@ -29,7 +29,7 @@ from airflow_megatron.spec.expressions.functions import (
     warmup_for_parameters,
     warmup_for_tokens,
 )
-from airflow_megatron.spec.expressions.resolution import evaluate
+from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate, resolve
 
 WHOLE = st.integers(min_value=0, max_value=10**15)
 POSITIVE = st.integers(min_value=1, max_value=10**9)
@@ -121,6 +121,136 @@ def test_values_that_an_earlier_job_writes():
     assert path_of(3) is None
     with pytest.raises(ValueError, match="not absolute"):
         file_value("lr")
+
+
+LATER = {"lr": file_value("/runs/x/lr"), "lrs": [file_value("/runs/x/lr"), "/data"], "n": 2, "text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("{{ lr }}", "@file:/runs/x/lr"),
+        ("{{ lr if n > 1 else 0.1 }}", "@file:/runs/x/lr"),
+        ("{{ n > 1 and lr }}", "@file:/runs/x/lr"),
+        ("{{ text.missing | default(lr) }}", "@file:/runs/x/lr"),
+        ("{{ lr | default(0.1) }}", "@file:/runs/x/lr"),
+        ("{% if n > 1 %}{{ lr }}{% else %}0.1{% endif %}", "@file:/runs/x/lr"),
+        ("{{ lrs[0] }}", "@file:/runs/x/lr"),
+        ("{{ lrs | first }}", "@file:/runs/x/lr"),
+        ("{{ [lr, 'a'] + ['b'] }}", ["@file:/runs/x/lr", "a", "b"]),
+        ("{{ sum([[lr], ['b']], []) }}", ["@file:/runs/x/lr", "b"]),
+        ("{{ {'a': lr}['a'] }}", "@file:/runs/x/lr"),
+        ("{{ {'a': lr}.get('a') }}", "@file:/runs/x/lr"),
+        ("{{ len(lrs) + lrs | length }}", 4),
+        ("{{ lr is defined and lr is not none }}", True),
+        ("{{ lrs is sequence }}", True),
+    ],
+)
+def test_such_values_are_passed_on(source: str, value: object) -> None:
+    assert evaluate(source, LATER, from_files=True) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *(
+            "lr * 2",
+            "2 * lr",
+            "lr / 2",
+            "lr - 1",
+            "lr + 1",
+            "lr + 'a'",
+            "lr // 2",
+            "lr % 2",
+            "lr ** 2",
+            "-lr",
+        ),
+        *(
+            "'%s' % lr",
+            "'%s%s' % (lr, 1)",
+            "lr ~ '0'",
+            "'' ~ lrs",
+            "lr == 1",
+            "n < lr",
+            "lrs == [1]",
+            "lr in [1]",
+        ),
+        *(
+            "lr | float",
+            "lr | int",
+            "(lr | float) / 2",
+            "lr | round",
+            "lr | string",
+            "lr | upper",
+            "lr | length",
+        ),
+        *(
+            "lrs | join",
+            "lrs | max",
+            "lrs | sort",
+            "lrs | reverse | max",
+            "lrs | map('float') | list",
+            "lrs | sum",
+        ),
+        *(
+            "lrs | reverse | join",
+            "lrs | string",
+            "lrs | select('eq', 'x') | list",
+            "text | replace('x', lr)",
+        ),
+        *(
+            "float(lr)",
+            "int(lr)",
+            "str(lr)",
+            "min(lr, 1)",
+            "max(lrs)",
+            "round(lr, 2)",
+            "len(lr)",
+            "sum([lr])",
+        ),
+        *("iterations(lr, 8, 8)", "quantity(lr)", "duration(lr)", "file_value(lr)", "'{}'.format(lr)"),
+        *(
+            "1 if lr else 2",
+            "not lr",
+            "lr or 1",
+            "lr and 1",
+            "1 if lr == 1 else 2",
+            "lr is string",
+            "lr is eq 1",
+        ),
+        *("lr[0]", "lr[2:]", "lr.upper()", "lr.split('/')", "', '.join(lrs)"),
+    ],
+)
+def test_expressions_cannot_compute_with_such_values(expression: str) -> None:
+    message = "the value of file_value is known only when the job starts, so it must be the whole value"
+    with pytest.raises(ExpressionError, match=re.escape(f"{{{{ {expression} }}}}") + f".*: {message}$"):
+        evaluate(f"{{{{ {expression} }}}}", LATER, from_files=True)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("lr{{ lr }}", "{{ lr }} ", "{{ lr }}{{ lr }}", "x{{ lrs }}"),
+        *("{% for c in lr %}{{ c }}{% endfor %}", "{% if lr %}a{% endif %}"),
+    ],
+)
+def test_such_values_are_no_part_of_a_text(source: str) -> None:
+    with pytest.raises(ExpressionError, match="so it must be the whole value"):
+        evaluate(source, LATER, from_files=True)
+
+
+def test_a_name_of_such_a_value_is_one_too() -> None:
+    raw = {"lr": "{{ file_value('/lr') }}", "min_lr": "{{ lr / 10 }}", "peak": "{{ lr }}"}
+    assert resolve(raw, {}, ["peak"])["peak"] == "@file:/lr"
+    with pytest.raises(ExpressionError, match=r"^min_lr: .*so it must be the whole value"):
+        resolve(raw, {})
+
+
+def test_what_is_needed_before_the_job_starts_is_no_such_value() -> None:
+    message = "so only Megatron arguments and words of command can be read from files"
+    for source in ("{{ lr }}", "{{ [n, lrs] }}", "{% if n > 1 %}{{ lr }}{% endif %}"):
+        with pytest.raises(ExpressionError, match=message):
+            evaluate(source, LATER)
 
 
 def test_every_function_is_documented() -> None:

@@ -128,6 +128,18 @@ def test_equal_documents_give_equal_trees() -> None:
             "  a: {kind: train}\n  b: {kind: convert, parent: a, restart: {chain: 2}}\n",
             "s.yaml:5:43: restart.chain has no effect in a stage of kind convert",
         ),
+        *(
+            (
+                f"  a: {{kind: train}}\n  b: {{kind: convert, parent: a, restart: {{{key}: {value}}}}}\n",
+                f"s.yaml:5:43: restart.{key} has no effect in a stage of kind convert (it is for stages of kind train",
+            )
+            for key, value in {
+                "quarantine": 3,
+                "rollbacks": 2,
+                "shrink_after": 3,
+                "from_scratch": "allow",
+            }.items()
+        ),
         ("  a: {kind: train, measure: {skip: 3}}\n", "measure has no effect in a stage of kind train"),
         (
             "  a: {kind: command, command: [x], health: {nan: {do: fail}}}\n",

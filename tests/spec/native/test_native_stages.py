@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.model.jobs import Job
 
 TEXT = """
 point: "lr{{ lr }}"
@@ -20,6 +25,11 @@ stages:
   convert: {kind: convert, parent: [pretrain, cooldown], params: {tokenizer: "{{ 't' }}"}}
 """
 NAMED = TEXT.replace(", cooldown.save_interval: [5, 6]", "")
+
+
+def jobs_of(text: str) -> list[Job]:
+    sweep = load_sweep_text(text, "s.yaml")
+    return sweep.jobs(sweep.points[0], load_cluster("local"))
 
 
 def test_jobs_do_not_depend_on_the_points_before_them() -> None:
@@ -213,3 +223,44 @@ stages:
     assert str(error.value).startswith("s.yaml:2:")
     assert "cooldown does not run before pretrain; only earlier stages are known" in str(error.value)
     assert "there is no entry" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("time: 1h", "time: \"{{ file_value('/t') }}\"", "s.yaml:5:9: stage pretrain at point lr0.001: "),
+        ("checkpoint: 50", 'checkpoint: "{{ n }}"', "s.yaml:9:53: stage cooldown at point lr0.001: "),
+        ("lr{{ lr }}", "{{ file_value('/t') }}", "s.yaml:2:1: "),
+        (
+            "stages:",
+            "env: {A: \"{{ file_value('/t') }}\"}\nstages:",
+            "s.yaml:7:7: stage pretrain at point lr0.001: ",
+        ),
+    ],
+)
+def test_what_is_read_from_a_file_is_known_only_to_the_job(old: str, new: str, told: str) -> None:
+    text = NAMED.replace(old, new).replace("nodes: 2", "nodes: 2, n: \"{{ file_value('/n') }}\"")
+    with pytest.raises(SpecError) as error:
+        jobs_of(text)
+    (problem,) = error.value.problems
+    assert str(problem).startswith(told)
+    assert "so only Megatron arguments and words of command can be read from files" in str(problem)
+
+
+@pytest.mark.parametrize("name", ["lr", "half"])
+def test_a_stage_of_the_whole_sweep_has_no_swept_values(name: str) -> None:
+    prepare = f"stages:\n  prepare: {{kind: command, scope: sweep, command: [a, '{{{{ {name} }}}}']}}"
+    text = NAMED.replace("stages:", prepare).replace("nodes: 2", "nodes: 2, half: '{{ lr / 2 }}'")
+    with pytest.raises(SpecError) as error:
+        jobs_of(text)
+    (problem,) = error.value.problems
+    assert "uses 'lr', which is not defined: prepare runs once for all points (scope: sweep), so" in str(
+        problem
+    )
+    assert problem.line == (8 if name == "lr" else 3)
+
+
+def test_a_misspelt_name_in_such_a_stage() -> None:
+    prepare = "stages:\n  prepare: {kind: command, scope: sweep, command: [a, '{{ node }}']}"
+    with pytest.raises(SpecError, match=r"uses 'node', which is not defined; did you mean '?nodes"):
+        jobs_of(NAMED.replace("stages:", prepare))

@@ -119,6 +119,17 @@ def test_what_is_refused(setting: str, text: str) -> None:
     assert text in message(setting)
 
 
+@pytest.mark.parametrize("key", ["lr.0", "lr", "pretrain.seed", "pretrain.seed.0"])
+def test_values_of_params_have_it_in_their_key(key: str) -> None:
+    text = TEXT.replace(
+        "  lr: [1e-3, 2e-3]\n  pretrain.seed: [1]", "  params: {lr: [1e-3], pretrain.seed: [1]}"
+    )
+    with pytest.raises(SpecError, match=rf"there is no {key} in sweep \(write sweep.params.{key}\)"):
+        changed(f"sweep.{key}=5", text=text)
+    assert changed("sweep.params.lr.0=5", text=text)["sweep"]["params"]["lr"] == [5]
+    assert changed("sweep.bs=[5]", text=text)["sweep"]["bs"] == [5]
+
+
 def test_an_override_reaches_the_sweep(tmp_path: Any) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(f"{TEXT}\n")

@@ -245,6 +245,26 @@ def test_the_file_names_the_sweep() -> None:
             with_stage("slurm: {mem: 64}"),
             "slurm.mem: 64 is not a memory size of Slurm (write a whole number with K",
         ),
+        (
+            with_stage("start: {file: [/a, /b]}"),
+            "start.file is a list (write all: [{file: /a}, {file: /b}])",
+        ),
+        (
+            with_stage("finish: {any: [{log: [a, b]}, {file: /c}]}"),
+            "finish.any.0.log is a list (write all: [{log: a}, {log: b}])",
+        ),
+        (
+            with_stage("slurm: {options: {exclusive: true, constraint: gpu}}"),
+            "slurm.options is a mapping (expected a list, such as [--exclusive, --constraint=gpu])",
+        ),
+        (
+            spec_text(point="p") + "  evaluate: {kind: evaluate, parent: pretrain, tasks: [a]}\n",
+            "unknown key 'tasks' (write params: {tasks: …})",
+        ),
+        (
+            spec_text(point="p") + "  convert: {kind: convert, parent: pretrain, tokenizer: /t}\n",
+            "unknown key 'tokenizer' (write params: {tokenizer: …})",
+        ),
         (with_stage("health: of"), "health is 'of' (expected on, off, or keys with values)"),
         (with_stage("health: 0"), "health is 0 (expected on, off, or keys with values)"),
         (with_stage("monitor: yes"), "monitor is 'yes' (expected on, off, or keys with values)"),

@@ -225,6 +225,16 @@ def test_collected_lists() -> None:
     assert point.name == "all-small-fast"
 
 
+def test_collected_keys_that_nothing_sets() -> None:
+    groups = "- list_composition: [tags, tagz]\n  params: {tags: [a]}\n- params: {lr: [1]}\n"
+    sweep = sweep_of(f"groups:\n{groups}list_composition: [x, lr]", "p{{ lr }}")
+    assert len(sweep.points) == 1
+    assert [str(problem) for problem in sweep.warnings()] == [
+        "sweep.yaml:8:22: list_composition has x, which no group sets (drop it)",
+        "sweep.yaml:5:30: list_composition has tagz, which no group sets (did you mean 'tags'?)",
+    ]
+
+
 def test_filters_hold_at_every_level_and_see_every_value() -> None:
     assert names(
         """
@@ -302,6 +312,10 @@ def test_values_may_be_expressions_on_each_other() -> None:
         (
             "lr: [1]\nbs: [1, 2]",
             "sweep.yaml:2:1: points 1 and 2 are both named 'p1' (use every swept value in point:, here bs)",
+        ),
+        (
+            "{lr: [" + "a" * 121 + "]}",
+            "cannot be a point's name: it has 122 characters (at most 121)",
         ),
         (
             "lr: [a/b]",
