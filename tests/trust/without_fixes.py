@@ -623,14 +623,6 @@ FIXES: Final = (
     ),
     Fix(
         "H8",
-        "long names of a checkpoint's files",
-        "slurm/remote/shell/poll.sh",
-        'if (bytes[folder] > ENVIRON["am_most"]) print "T " folder',
-        "if (0) print",
-        (f"{NAMES}::test_checkpoints_with_long_names_are_left_out",),
-    ),
-    Fix(
-        "H8",
         "many checkpoints with long names",
         "slurm/remote/shell/poll.sh",
         "        if (sum <= most_in_all) break\n",
@@ -649,8 +641,8 @@ FIXES: Final = (
         "C4",
         "files outside of a Hydra configuration",
         "spec/hydra_limits.py",
-        "        except NamedFileError as error:\n            raise RefusedReadError",
-        "        except NamedFileError as error:\n            return load(source, config_path)\n            raise RefusedReadError",
+        '            raise RefusedReadError(f"{config_path}: {error}',
+        '            return load(source, config_path)\n            raise RefusedReadError(f"{config_path}: {error}',
         (HYDRA,),
     ),
     Fix(

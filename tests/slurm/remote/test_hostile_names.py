@@ -272,12 +272,13 @@ def test_a_pattern_for_the_whole_file_system_delays_no_job(
     assert any("cannot be expanded within 1 s" in error for error in found["evil"].errors)
 
 
+@pytest.mark.parametrize(("each", "in_all"), [(64 << 10, 1 << 20), (1 << 20, 20 << 10)])
 def test_patterns_with_long_answers_are_left_out(
-    slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm, tmp_path: Path, each: int, in_all: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a poll's patterns, those with the fewest bytes are answered."""
-    monkeypatch.setattr(polling, "GLOB_BYTES", 64 << 10)
-    monkeypatch.setattr(polling, "GLOB_BYTES_PER_POLL", 20 << 10)
+    monkeypatch.setattr(polling, "GLOB_BYTES", each)
+    monkeypatch.setattr(polling, "GLOB_BYTES_PER_POLL", in_all)
     good, evil = _run(tmp_path, "good"), _run(tmp_path, "evil")
     (good / "found_1").touch()
     for number in range(1000):
@@ -291,8 +292,9 @@ def test_patterns_with_long_answers_are_left_out(
     found = parse_poll(watches, result)
     assert _without_times(vars(found["good"])) == before
     matches = found["evil"].matches
-    assert f"{evil}/0*" not in matches, "alone it has too many bytes"
-    assert 0 < len(matches) < len(short), "together they have too many"
+    assert f"{evil}/0*" not in matches
+    assert matches
+    assert (len(matches) < len(short)) == (in_all < each)
     assert all(len(paths) == 10 for paths in matches.values())
     assert any("of paths" in error for error in found["evil"].errors)
 
