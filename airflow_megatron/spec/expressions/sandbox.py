@@ -36,7 +36,11 @@ from airflow_megatron.spec.expressions.bounds import (
     nested_size,
     summed,
 )
-from airflow_megatron.spec.expressions.file_values import refuse_file_values, refuse_whole_file_values
+from airflow_megatron.spec.expressions.file_values import (
+    FILE_PREFIX,
+    refuse_file_values,
+    refuse_whole_file_values,
+)
 from airflow_megatron.spec.expressions.functions import FUNCTIONS, bounded_round
 
 MAX_SOURCE: Final = 20_000
@@ -743,6 +747,7 @@ def joined(chunks: Sequence[str] | Iterable[str]) -> str:
         length += len(chunk)
         if length > MAX_TEXT:
             _text(length)
-    if len(parts) > 1 and sum(map(bool, parts)) > 1:
+    text = "".join(parts)
+    if FILE_PREFIX in text and sum(map(bool, parts)) > 1:
         refuse_whole_file_values(*parts)
-    return "".join(parts)
+    return text
