@@ -52,7 +52,8 @@ def megatron_findings(jobs: Sequence[Job], arguments: JobArguments) -> Iterator[
         try:
             flags = reader(arguments.table(job))
             kind = (gpt, world_size, job.release, job.entry, flags, *sorted(job.env.items()))
-            key = (words, kind)
+            from_file = reads_files(job.command)
+            key = (words, from_file, kind)
             if key not in known:
                 if kind not in checks:
                     checks[kind] = RepeatedChecks(
@@ -64,7 +65,7 @@ def megatron_findings(jobs: Sequence[Job], arguments: JobArguments) -> Iterator[
                         flags=flags,
                     )
                 known[key] = checks[kind].problems(words)
-                if known[key] and reads_files(job.command):
+                if known[key] and from_file:
                     others = checks[kind].problems(comparable_words(job.command, SUBSTITUTES[1]))
                     told = {(problem.rule, problem.message) for problem in others}
                     known[key] = [

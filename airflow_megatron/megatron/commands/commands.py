@@ -227,7 +227,8 @@ SUBSTITUTES: Final = ("1", "5040")
 
 def reads_files(command: Sequence[str]) -> bool:
     """Return whether a command has values that an earlier job writes, and that are therefore not known yet."""
-    return any(word.startswith(FILE_PREFIX) for word in command)
+    # a search in all words at once is ten times as fast
+    return FILE_PREFIX in "\n".join(command) and any(word.startswith(FILE_PREFIX) for word in command)
 
 
 def comparable_words(command: Sequence[str], substitute: str = SUBSTITUTES[0]) -> tuple[str, ...]:
@@ -239,7 +240,7 @@ def comparable_words(command: Sequence[str], substitute: str = SUBSTITUTES[0]) -
     """
     words = trainer_words(command)
     compared = list(words)
-    if FILE_PREFIX in "\n".join(words):  # a search in all words at once is ten times as fast
+    if reads_files(words):
         compared = [substitute if word.startswith(FILE_PREFIX) else word for word in words]
     for place in [place for place, word in enumerate(words[:-1], 1) if word in _OWN_DIRECTORIES]:
         compared[place] = "/run"

@@ -48,6 +48,24 @@ def test_what_else_is_wrong_is_still_refused(text: str) -> None:
     assert "micro-batch-size" in str(problem)
 
 
+@pytest.mark.parametrize("text", [BOTH, UPSTREAM], ids=["megatron_core", "megatron_lm"])
+@pytest.mark.parametrize("first", ["file", "number"])
+def test_the_same_number_in_the_spec_is_judged_by_itself(text: str, first: str) -> None:
+    """A batch of 1, which stands for the value of a file, is refused where the spec gives it."""
+    batch = "global_batch_size: \"{{ file_value('/data/value') if source == 'file' else 1 }}\""
+    sources = "file, number" if first == "file" else "number, file"
+    text = changed(
+        ("global_batch_size: 64", batch),
+        ('point: "lr{{ lr }}"', 'point: "{{ source }}"'),
+        ("  lr: [1e-3, 4e-3]", f"  params: {{source: [{sources}]}}"),
+        ("seq_length: 128", "seq_length: 128\n  lr: 1e-3"),
+        text=text[: text.index("  cooldown:")],
+    )
+    problems = errors_of(text, LOCAL)
+    assert problems
+    assert not [problem for problem in problems if "point file" in problem.message]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
