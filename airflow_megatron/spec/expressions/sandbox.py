@@ -646,30 +646,24 @@ class _Bounds(NodeTransformer):
             operand.expr = _processing(operand.expr)
         return node
 
-    def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:
+    def visit_CondExpr(self, node: nodes.CondExpr | nodes.If) -> nodes.Node:
         self.generic_visit(node)
         node.test = _deciding(node.test)
         return node
 
-    def visit_If(self, node: nodes.If) -> nodes.Node:
-        self.generic_visit(node)
-        node.test = _deciding(node.test)
-        return node
+    visit_If = visit_CondExpr
 
     def visit_Not(self, node: nodes.Not) -> nodes.Node:
         self.generic_visit(node)
         node.node = _deciding(node.node)
         return node
 
-    def visit_And(self, node: nodes.And) -> nodes.Node:
+    def visit_And(self, node: nodes.And | nodes.Or) -> nodes.Node:
         self.generic_visit(node)
         node.left = _deciding(node.left)
         return node
 
-    def visit_Or(self, node: nodes.Or) -> nodes.Node:
-        self.generic_visit(node)
-        node.left = _deciding(node.left)
-        return node
+    visit_Or = visit_And
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
