@@ -104,6 +104,7 @@ class AsyncsshTransport:
                     self._remote_shell, encoding="utf-8", errors="replace"
                 )
             except asyncssh.ChannelOpenError as error:
+                await asyncio.sleep(0)  # a broken connection is closed in the loop's next turn
                 if connection.is_closed():
                     raise
                 if attempt == self._attempts:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import asyncssh
 import pytest
 from airflow.sdk import Connection
 from ssh_server import USER, SshServer, make_key
@@ -339,6 +340,25 @@ class TestLoginShells:
         works, message = await asyncio.to_thread(found.test_connection)
         assert works
         assert "slurm 25.05.1" in message
+
+
+async def test_a_connection_that_breaks_as_a_session_begins_is_lost(
+    start, hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncssh reports it as a refused session, and only a moment later that the connection is closed."""
+    begin = asyncssh.SSHClientConnection.create_process
+
+    async def broken(connection: asyncssh.SSHClientConnection, *args: Any, **kwargs: Any) -> Any:
+        connection.abort()
+        return await begin(connection, *args, **kwargs)
+
+    async with hook(start(), "asyncssh", attempts=1).connected() as opened:
+        await opened.run("true", timeout=60)
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncssh.SSHClientConnection, "create_process", broken)
+            with pytest.raises(TransportError, match="connection lost"):
+                await opened.run("true", timeout=60)
+        assert (await opened.run("echo again", timeout=60)).stdout == "again\n"
 
 
 @both
