@@ -263,6 +263,14 @@ def test_command_without_a_handler_ends_by_the_signal(job):
     assert (job.exit.exit_code, job.exit.signal) == (143, "TERM")
 
 
+def test_a_signal_after_the_command_has_ended_adds_nothing_to_the_log(job):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    status, _, err = job.run(f"am_child={gone.pid}\nkill -TERM $$\nam_child=")
+    assert (status, err) == (0, "")
+    assert job.exit.signal == "TERM"
+
+
 @pytest.mark.slow
 def test_a_signal_before_the_command_begins_ends_the_job(job):
     """Such as a cancellation while modules are loaded."""

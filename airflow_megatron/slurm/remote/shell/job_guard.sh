@@ -44,7 +44,7 @@ am_stop() { # SIGNAL
 }
 
 am_is_shell() { # PID; returns whether the process is a fork of this script that has not executed its command yet
-  [ "$(tr '\0' '\n' <"/proc/$1/cmdline" 2>/dev/null)" = "$(tr '\0' '\n' <"/proc/$$/cmdline" 2>/dev/null)" ]
+  [ "$(tr '\0' '\n' 2>/dev/null <"/proc/$1/cmdline")" = "$(tr '\0' '\n' 2>/dev/null <"/proc/$$/cmdline")" ]
 }
 
 am_stop_command() { # such a fork may ignore a signal: it has the traps of this script
