@@ -23,7 +23,7 @@ from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel, withdraw_script
 from airflow_megatron.slurm.submission.job_script import attempt_of, sweep_prefix
 from airflow_megatron.slurm.submission.queue_limits import QueueLimit
-from airflow_megatron.slurm.submission.refusals import refusal_hint
+from airflow_megatron.slurm.submission.refusals import described_refusal
 from airflow_megatron.slurm.submission.single_job import (
     SubmissionOutcome,
     SubmissionRequest,
@@ -226,9 +226,8 @@ class JobAttempts:
         while True:
             outcome = self.answered(script, parse_submission)
             if outcome.status == "refused":
-                hint = refusal_hint(outcome.message)
                 raise SubmissionRefusedError(
-                    f"{self.job.name}: Slurm refuses the job: {outcome.message}{hint and f'; {hint}'} "
+                    f"{self.job.name}: {described_refusal(outcome.message)} "
                     f"(script: {attempt.files.script}, or `airflow-megatron render`)"
                 )
             if outcome.status != "pending":

@@ -17,6 +17,8 @@ from airflow_megatron.results.readings.progress import (
     progress_lines,
 )
 from airflow_megatron.results.readings.sweep_jobs import read_jobs
+from airflow_megatron.slurm.states.job_states import parse_state
+from airflow_megatron.slurm.states.observation import QueueRow
 
 if TYPE_CHECKING:
     from run_tree import RunTree
@@ -40,7 +42,11 @@ def status_of(tree: RunTree, *, queue_states: dict[str, str] | None = None, **jo
             }
         ]
     )
-    grid = progress_grid(take_snapshot([run_dir]), jobs, queue_states=queue_states)
+    queue = queue_states and {
+        job_id: QueueRow(job_id, "s.p.pretrain", parse_state(state), reason)
+        for job_id, (state, _, reason) in ((key, text.partition(" ")) for key, text in queue_states.items())
+    }
+    grid = progress_grid(take_snapshot([run_dir]), jobs, queue=queue)
     return grid.cells["p", "pretrain"]
 
 
@@ -55,6 +61,79 @@ def test_queued_behind_another_stage(tree: RunTree) -> None:
     waits = status_of(tree, queue_states={"7": "PENDING"})
     assert (waits.state, waits.text) == (StageState.PENDING, "queued behind prepare")
     assert status_of(tree, queue_states={"7": "RUNNING"}).text == "running"
+    for reason in (
+        "Dependency",
+        "DependencyNeverSatisfied",
+    ):  # the next stage is queued again by its own task
+        waits = status_of(tree, queue_states={"7": f"PENDING {reason}"})
+        assert (waits.text, waits.reason) == ("queued behind prepare", "")
+    due = status_of(tree, queue_states={"7": "PENDING Priority"})
+    assert (due.text, due.reason) == ("pending", "Priority")
+
+
+def test_a_refused_submission(tree: RunTree) -> None:
+    """The newest claim counts: a user may have cleared the task after a refusal."""
+    attempt = tree.root / "p" / ".jobs" / "pretrain" / "1"
+    refusal = "sbatch (exit status 1): sbatch: error: invalid partition specified: nowhere"
+    tree.write(attempt / "claim.9" / "released", "token\nwaits_for limit 4\nstatus deferred\nmessage full\n")
+    deferred = status_of(tree)
+    assert (deferred.state, deferred.attempts) == (StageState.WAITING, 0)
+    tree.write(attempt / "job.json", '{"job": "s.p.pretrain"}')
+    assert status_of(tree).state is StageState.WAITING
+    tree.write(attempt / "claim.10" / "released", f"token\nstatus refused\nmessage {refusal}\n")
+    refused = status_of(tree, queue_states={})
+    assert (refused.text, refused.reason) == (
+        "failed",
+        f"Slurm refuses the job: {refusal}; check slurm.partition; `sinfo -s` lists the partitions",
+    )
+    tree.write(attempt / "claim.11" / "released", "token\n")
+    assert status_of(tree).state is StageState.WAITING
+    tree.write(attempt / "claim.12" / "released", f"token\nstatus refused\nmessage {refusal}\n")
+    tree.write(attempt / "jobid", "7\n")
+    assert status_of(tree, queue_states={"7": "RUNNING"}).text == "running"
+
+
+def test_a_refused_attempt_after_one_that_is_retried(tree: RunTree) -> None:
+    stage_dir = tree.root / "p" / ".jobs" / "pretrain"
+    verdict = '{"attempt": 1, "outcome": "retryable", "reason": "a node failed", "job_id": "7"}'
+    tree.write(stage_dir / "1" / "jobid", "7\n")
+    tree.write(stage_dir / "verdict.json", verdict)
+    tree.write(stage_dir / "2" / "claim.1" / "released", "token\nstatus refused\nmessage no such account\n")
+    refused = status_of(tree, queue_states={})
+    assert (refused.text, refused.reason) == ("failed (attempt 2)", "Slurm refuses the job: no such account")
+
+
+def test_a_stage_that_could_not_be_queued_ahead_is_not_due(tree: RunTree) -> None:
+    attempt = tree.root / "p" / ".jobs" / "pretrain" / "1"
+    tree.write(attempt / "job.json", '{"behind": "prepare", "behind_jobs": ["6"]}')
+    tree.write(attempt / "claim.1" / "released", "token\nstatus refused\nmessage no dependencies here\n")
+    assert status_of(tree, queue_states={}).text == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("queued", "state", "reason"),
+    [
+        ("PENDING", StageState.PENDING, ""),
+        ("PENDING Resources", StageState.PENDING, "Resources"),
+        (
+            "PENDING JobHeldUser",
+            StageState.PENDING,
+            "it does not start by itself: release it: scontrol release",
+        ),
+        ("REQUEUE_HOLD", StageState.PENDING, "it waits for 'scontrol release'"),
+        ("SPECIAL_EXIT", StageState.PENDING, "it waits for 'scontrol release'"),
+        ("SUSPENDED", StageState.RUNNING, "it does not run: Slurm has it as SUSPENDED"),
+        ("STOPPED", StageState.RUNNING, "it does not run: Slurm has it as STOPPED"),
+        ("STAGE_OUT", StageState.RUNNING, ""),
+        ("of_a_later_release", StageState.RUNNING, ""),
+    ],
+)
+def test_why_a_job_does_not_run(tree: RunTree, queued: str, state: StageState, reason: str) -> None:
+    attempt = tree.root / "p" / ".jobs" / "pretrain" / "1"
+    tree.write(attempt / "jobid", "7\n")
+    tree.write(attempt / "run" / "job_id", "7")
+    status = status_of(tree, queue_states={"7": queued})
+    assert (status.state, status.reason) == (state, reason)
 
 
 @pytest.mark.slow

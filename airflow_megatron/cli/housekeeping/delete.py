@@ -12,9 +12,8 @@ from airflow_megatron.cli.runs.login_node import ANSWER_WINDOW_S, command_line_h
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.pins.placements import Placements
 from airflow_megatron.results.store.segments import StoreError
-from airflow_megatron.slurm.polling.queue_states import fetch_queue_states
+from airflow_megatron.slurm.polling.queue_states import fetch_queue
 from airflow_megatron.slurm.remote.run_folders import folders_script, parse_folders
-from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.supervision.attempts import answered, slurm_commands
@@ -70,14 +69,12 @@ def _jobs_in_slurm(site: Site) -> list[str]:
         }
         if not ids:
             return []
-        queue = fetch_queue_states(slurm_commands(site.cluster), run)
+        queue = fetch_queue(slurm_commands(site.cluster), run)
     if queue is None:
         raise HousekeepingError(
             f"squeue does not answer on {site.cluster.name}: whether jobs run is not known"
         )
-    return sorted(
-        {name for job_id, name in ids.items() if job_id in queue and not JobState(queue[job_id]).ended}
-    )
+    return sorted({name for job_id, name in ids.items() if job_id in queue and not queue[job_id].state.ended})
 
 
 def what_is_there(remains: Remains) -> Iterator[str]:

@@ -24,7 +24,7 @@ from airflow_megatron.results.readings.progress import (
     progress_lines,
 )
 from airflow_megatron.results.readings.snapshot import SnapshotError
-from airflow_megatron.slurm.polling.queue_states import fetch_queue_states
+from airflow_megatron.slurm.polling.queue_states import fetch_queue
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.supervision.attempts import slurm_commands
@@ -69,12 +69,10 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
                 [plan.jobs[number] for number in here], run, log_tail_bytes=STATUS_LOG_BYTES
             )
             # read after the files, so that every job in them is or was in the queue
-            queue_states = fetch_queue_states(slurm_commands(cluster), run)
-            if queue_states is None:
+            queue = fetch_queue(slurm_commands(cluster), run)
+            if queue is None:
                 unread.append(cluster.name)
-            cells |= progress_grid(
-                snapshot, [jobs[number] for number in here], queue_states=queue_states
-            ).cells
+            cells |= progress_grid(snapshot, [jobs[number] for number in here], queue=queue).cells
         points, stages = (
             tuple(dict.fromkeys(getattr(job, key) for job in jobs)) for key in ("point", "stage")
         )

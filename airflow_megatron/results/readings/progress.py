@@ -11,6 +11,9 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.reasons import help_needed
+from airflow_megatron.slurm.submission.refusals import described_refusal
 from airflow_megatron.slurm.verdicts.restarts import explained
 from airflow_megatron.slurm.verdicts.verdict import Outcome
 from airflow_megatron.spec.documents.quantities import counted
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.logs.log_lines import IterationRecord
     from airflow_megatron.results.readings.snapshot import AttemptSnapshot, RunSnapshot, SweepSnapshot
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
+    from airflow_megatron.slurm.states.observation import QueueRow
     from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 
 
@@ -61,7 +65,8 @@ class StageStatus:
     :param train_iters: iteration at which training ends
     :param loss: last logged training loss (nats per token); NaN if the training diverged
     :param seconds_left: seconds until the last iteration of a training, estimated from the last logged iterations
-    :param reason: why it failed, was cancelled or is restarted, as stated by the verdict
+    :param reason: why it failed, was cancelled or is restarted, as stated by the verdict; why it waits in the queue, as
+        stated by Slurm
     :param intended: whether a condition of its own cancelled it, as specified
     :param behind: while it waits: the stage on which its early submission depends
     """
@@ -162,46 +167,47 @@ _VERDICT_STATES: Final[Mapping[Outcome, StageState]] = {
     Outcome.ROLLED_OVER: StageState.RESTARTING,
     Outcome.RETRYABLE: StageState.RESTARTING,
 }
-_QUEUE_STATES: Final = {
-    "PENDING": StageState.PENDING,
-    "CONFIGURING": StageState.PENDING,
-    "REQUEUED": StageState.PENDING,
-    "REQUEUE_HOLD": StageState.PENDING,
-    "RUNNING": StageState.RUNNING,
-    "COMPLETING": StageState.RUNNING,
-    "SUSPENDED": StageState.RUNNING,
-}
+_RUNNING: Final = frozenset(
+    {
+        JobState.RUNNING,
+        JobState.COMPLETING,
+        JobState.RESIZING,
+        JobState.SIGNALING,
+        JobState.STAGE_OUT,
+        JobState.STOPPED,
+        JobState.SUSPENDED,
+    }
+)
+"""States of jobs that have their nodes."""
 
 
 def progress_grid(
-    snapshot: SweepSnapshot, jobs: Sequence[SweepJob], *, queue_states: Mapping[str, str] | None = None
+    snapshot: SweepSnapshot, jobs: Sequence[SweepJob], *, queue: Mapping[str, QueueRow] | None = None
 ) -> ProgressGrid:
     """Return the state of every job.
 
     :param snapshot: the run directories.
     :param jobs: the jobs of the plan.
-    :param queue_states: Slurm job id → state (``RUNNING``) of the jobs that squeue lists, including ended ones; None if
-        unknown.
+    :param queue: Slurm job id → row of the jobs that squeue lists, including ended ones; None if unknown.
     :returns: the grid.
     """
     return ProgressGrid(
         points=tuple(dict.fromkeys(job.point for job in jobs)),
         stages=tuple(dict.fromkeys(job.stage for job in jobs)),
         cells={
-            (job.point, job.stage): stage_status(snapshot.run(job.run_dir), job, queue_states=queue_states)
-            for job in jobs
+            (job.point, job.stage): stage_status(snapshot.run(job.run_dir), job, queue=queue) for job in jobs
         },
     )
 
 
 def stage_status(
-    run: RunSnapshot, job: SweepJob, *, queue_states: Mapping[str, str] | None = None
+    run: RunSnapshot, job: SweepJob, *, queue: Mapping[str, QueueRow] | None = None
 ) -> StageStatus:
     """Return the state of one job.
 
     :param run: snapshot of the job's run directory.
     :param job: the job.
-    :param queue_states: as for :func:`progress_grid`.
+    :param queue: as for :func:`progress_grid`.
     :returns: its status.
     """
     attempts = run.attempts.get(job.stage, [])
@@ -209,7 +215,12 @@ def stage_status(
     # a job that waits in the queue for another job is not due
     due = [item for item in attempts if item.started or not item.chained]
     latest = due[-1] if due else None
-    state = _state(run, job, latest, verdict, queue_states)
+    row = (queue or {}).get(latest.job_id) if latest is not None and latest.job_id else None
+    state = _state(run, job, latest, verdict, row, queue_known=queue is not None)
+    refusal = _refusal(latest, verdict)
+    if refusal:
+        state = StageState.FAILED
+    behind = _behind(state, latest, row)
     iteration = train_iters = loss = seconds_left = None
     if job.reported_as in ("training", "benchmark"):
         train_iters = job.train_iters
@@ -230,15 +241,36 @@ def stage_status(
         train_iters=train_iters,
         loss=loss,
         seconds_left=seconds_left,
-        reason=_reason(state, _of_attempt(state, latest) or verdict),
-        behind=_behind(state, latest),
+        reason=refusal
+        or _queue_reason(state, row, behind)
+        or _reason(state, _of_attempt(state, latest) or verdict),
+        behind=behind,
         intended=state is StageState.CANCELLED and verdict is not None and verdict.intended,
     )
 
 
-def _behind(state: StageState, latest: AttemptSnapshot | None) -> str:
+def _refusal(latest: AttemptSnapshot | None, verdict: RecordedVerdict | None) -> str:
+    """Return why no job of a stage that was due was accepted, empty otherwise."""
+    if latest is None or not latest.refusal or (latest.job is not None and latest.job.behind):
+        return ""
+    finished = verdict is not None and verdict.outcome is Outcome.FINISHED
+    return "" if finished else shown(described_refusal(latest.refusal))
+
+
+def _behind(state: StageState, latest: AttemptSnapshot | None, row: QueueRow | None) -> str:
     record = latest.job if latest is not None and state is StageState.PENDING else None
-    return record.behind if record is not None else ""
+    depends = row is None or not row.reason or row.reason.startswith("Dependency")
+    return record.behind if record is not None and depends else ""
+
+
+def _queue_reason(state: StageState, row: QueueRow | None, behind: str) -> str:
+    """Return why a job that squeue lists does not run."""
+    if row is None or behind:
+        return ""
+    if state is StageState.RUNNING:
+        stopped = row.state in (JobState.SUSPENDED, JobState.STOPPED)
+        return f"it does not run: Slurm has it as {row.state.value}" if stopped else ""
+    return help_needed(row) or row.reason if state is StageState.PENDING else ""
 
 
 def _of_attempt(state: StageState, latest: AttemptSnapshot | None) -> RecordedVerdict | None:
@@ -262,7 +294,9 @@ def _state(
     job: SweepJob,
     latest: AttemptSnapshot | None,
     verdict: RecordedVerdict | None,
-    queue_states: Mapping[str, str] | None,
+    row: QueueRow | None,
+    *,
+    queue_known: bool,
 ) -> StageState:
     judged = _VERDICT_STATES.get(verdict.outcome) if verdict is not None and verdict.outcome else None
     if judged is not None and verdict is not None and latest is not None:
@@ -274,17 +308,15 @@ def _state(
         return judged
     if latest is None:
         return judged or StageState.WAITING
-    in_queue = (queue_states or {}).get(latest.job_id or "", "")
-    queued = _QUEUE_STATES.get(in_queue)
-    if queued is not None:
-        return queued
-    if in_queue == "CANCELLED" and judged is None:
+    if row is not None and not row.state.ended and row.state is not JobState.UNKNOWN:
+        return StageState.RUNNING if row.state in _RUNNING else StageState.PENDING
+    if row is not None and row.state is JobState.CANCELLED and judged is None:
         return StageState.CANCELLED
     if latest.exit is not None:
         return judged or _ended(latest)
     if judged is not None:
         return judged
-    if queue_states is not None and latest.job_id:
+    if queue_known and latest.job_id and (row is None or row.state.ended):
         # a job that has left the queue, or that squeue lists as ended, has ended, even if its files show no end
         return _ended(latest)
     logged = any(log.stage == job.stage and log.attempt == latest.number for log in run.logs)

@@ -14,6 +14,7 @@ import binascii
 import gzip
 import zlib
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
@@ -29,6 +30,7 @@ from airflow_megatron.slurm.remote.records import (
 )
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.gpu_samples import SUMMARY, GpuUse, read_summary
+from airflow_megatron.slurm.submission.refusals import recorded_refusal
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.stage_records import attempt_state
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
@@ -48,6 +50,7 @@ from airflow_megatron.spec.layout.run_layout import (
     LR_FINDER_CURVE,
     LR_FINDER_REPORT,
     OWNER_RECORD,
+    RELEASED_CLAIM,
     RESULTS_FILE,
     RUNS,
     TRACKER_FILE,
@@ -130,6 +133,7 @@ class AttemptSnapshot:
     :param exit: ``exit.json``, or None if the job still runs or was killed
     :param gpus: use of its GPUs, if monitored
     :param verdict: ``verdict.json`` of this attempt, or None
+    :param refusal: the message with which sbatch refused it, or empty
     """
 
     number: int
@@ -140,6 +144,7 @@ class AttemptSnapshot:
     exit: ExitRecord | None = None
     gpus: tuple[GpuUse, ...] = ()
     verdict: RecordedVerdict | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +277,7 @@ def snapshot_script(
         bring = f"""grep -abE -e "$pattern" "$log" | awk '{{ print " " substr($0, 1, {LONGEST_LINE}) }}'"""
     records = (VERDICT_RECORD, CHAINED_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
     tests = [f"-name {quote(name)}" for name in (*records, RESULTS_FILE)]
-    paths = (f"*/{OWNER_RECORD}", LR_FINDER_REPORT, LR_FINDER_CURVE)
+    paths = (f"*/{OWNER_RECORD}", f"*/{RELEASED_CLAIM}", LR_FINDER_REPORT, LR_FINDER_CURVE)
     names = " -o ".join([*tests, *(f"-path {quote(path)}" for path in paths)])
     directories = " ".join(quote_path(run_dir) for run_dir in run_dirs)
     return framed(f"""\
@@ -439,6 +444,9 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
                     run.verdicts[record.stage] = verdict
     for (stage, number), held in sorted(attempts.items()):
         left = attempt_state(number, held)
+        refusal = "" if left.job_id else recorded_refusal(_newest_release(held))
+        if not refusal and all(_is_release(name) for name in held):
+            continue  # submissions that wait for room leave nothing else
         run.attempts.setdefault(stage, []).append(
             AttemptSnapshot(
                 number=number,
@@ -454,8 +462,24 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
                     for use in read_summary(path.removeprefix(f"{GPU_SAMPLES}/").removesuffix(".csv"), text)
                 ),
                 verdict=RecordedVerdict.read(held.get(VERDICT_RECORD)),
+                refusal=refusal,
             )
         )
+
+
+def _newest_release(held: dict[str, str]) -> str:
+    """Return the content of the newest claim's file ``released``, empty if no claim has one."""
+    names = list(filter(_is_release, held))
+    return held[max(names, key=_generation)] if names else ""
+
+
+def _is_release(name: str) -> bool:
+    return fnmatchcase(name, RELEASED_CLAIM)
+
+
+def _generation(name: str) -> int:
+    number = name.partition("/")[0].rpartition(".")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _keep_object(run: RunSnapshot, into: dict[Any, dict[str, Any]], key: Any, path: str, text: str) -> None:

@@ -1,11 +1,11 @@
-"""Current states of the user's jobs in Slurm."""
+"""The user's jobs in Slurm's queue."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
-from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.states.observation import QueueRow, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import CommandResult
 
 
-def fetch_queue_states(
+def fetch_queue(
     commands: SlurmCommands, run: Callable[[str], CommandResult]
-) -> Mapping[str, str] | None:
-    """Return the state of each job in the queue, by its id; None if squeue fails.
+) -> Mapping[str, QueueRow] | None:
+    """Return squeue's row of each job in the queue, by its id; None if squeue fails.
 
     Jobs that have ended stay in the queue for some minutes (``MinJobAge``).
 
@@ -26,4 +26,4 @@ def fetch_queue_states(
     """
     watch = Watch("queue", whole_queue=True)
     seen = parse_poll([watch], run(poll_script([watch], commands)))[watch.key]
-    return {job_id: row.state.value for job_id, row in seen.user_jobs.items()} if seen.queue_ok else None
+    return seen.user_jobs if seen.queue_ok else None

@@ -6,7 +6,10 @@ Source of the names: ``squeue(1)``, "JOB REASON CODES", Slurm 20.02 to 25.05, an
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from airflow_megatron.slurm.states.observation import QueueRow
 
 _WORD: Final = re.compile(r"[A-Za-z_]+")
 
@@ -60,6 +63,14 @@ def needs_a_person(reason: str) -> str | None:
     if match := _TOO_LITTLE.fullmatch(name):
         return f"it requests fewer {_resource(match[1])} than its QOS requires"
     return _NEEDS_A_PERSON.get(name)
+
+
+def help_needed(row: QueueRow) -> str:
+    """Return what a user or administrator has to do so that a queued job runs; empty if it may run by itself."""
+    if row.state.waits_for_a_person:
+        return "it waits for 'scontrol release'"
+    hint = needs_a_person(row.reason)
+    return f"it does not start by itself: {hint}" if hint is not None else ""
 
 
 def _resource(name: str) -> str:

@@ -35,6 +35,21 @@ _HINTS = (
 )
 
 
+_RECORDED = re.compile(r"^status refused\nmessage (.*)$", re.MULTILINE)
+
+
+def described_refusal(text: str) -> str:
+    """Return what a user reads after sbatch refused a job with *text*: its message, and a hint if there is one."""
+    hint = refusal_hint(text)
+    return f"Slurm refuses the job: {text}{hint and f'; {hint}'}"
+
+
+def recorded_refusal(released: str) -> str:
+    """Return sbatch's message in a claim's file ``released``, empty if the claim did not end with a refusal."""
+    found = _RECORDED.search(released)
+    return found[1] if found else ""
+
+
 def refusal_hint(text: str) -> str:
     """Return a hint after sbatch refused a job with *text*, empty for an unknown reason."""
     return next((hint for pattern, hint in _HINTS if re.search(pattern, text)), "")

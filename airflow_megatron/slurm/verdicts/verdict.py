@@ -15,7 +15,7 @@ from airflow_megatron.slurm.states.exit_codes import (
 )
 from airflow_megatron.slurm.states.job_states import JobState, cancelled_by
 from airflow_megatron.slurm.states.observation import AccountingRow
-from airflow_megatron.slurm.states.reasons import needs_a_person
+from airflow_megatron.slurm.states.reasons import help_needed
 from airflow_megatron.slurm.verdicts.outcomes import Outcome as Outcome
 from airflow_megatron.slurm.verdicts.progress import Progress
 from airflow_megatron.slurm.verdicts.signatures import SignatureMatch, find_signature, shipped_signatures
@@ -215,10 +215,8 @@ def judge(
             return waiting(
                 Outcome.UNKNOWN, "squeue shows a state that this version does not know", queue.state
             )
-        held = "; it waits for 'scontrol release'" if queue.state.waits_for_a_person else ""
-        if not held and (hint := needs_a_person(queue.reason)) is not None:
-            held = f"; it does not start by itself: {hint}"
         why = f" ({queue.reason})" if queue.reason else ""
+        held = f"; {needed}" if (needed := help_needed(queue)) else ""
         return waiting(Outcome.ACTIVE, f"job {queue.job_id} is {queue.state.value}{why}{held}", queue.state)
 
     exit_record = observation.exit
