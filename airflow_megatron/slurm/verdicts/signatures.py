@@ -32,7 +32,7 @@ SHIPPED_FILE: Final = Path(__file__).with_name("signatures.yaml")
 _OUTCOMES: Final = (Outcome.ROLLED_OVER, Outcome.RETRYABLE, Outcome.OUT_OF_MEMORY, Outcome.FAILED)
 _DEFAULT_STATES: Final = frozenset({JobState.FAILED, JobState.COMPLETED})
 _FLAGS: Final = ("permanent", "generic", "echo", "blames_node", "rollback", "while_loading")
-_KEYS: Final = ("name", "pattern", "unless", "outcome", "reason", "states", *_FLAGS)
+_KEYS: Final = ("name", "pattern", "unless", "outcome", "reason", "states", "exit_codes", *_FLAGS)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _LAUNCHER_PREFIX: Final = re.compile(rb"\s{0,64}\[([A-Za-z][A-Za-z0-9._-]{0,80}):\d{1,9}\]:")
 _LOADING: Final = re.compile(rb"loading (?:distributed )?checkpoint from ")
@@ -80,6 +80,7 @@ class Signature:
     outcome: Outcome
     reason: str
     states: frozenset[JobState] = _DEFAULT_STATES
+    exit_codes: frozenset[int] = frozenset()
     permanent: bool = False
     generic: bool = False
     echo: bool = False
@@ -110,19 +111,27 @@ class SignatureMatch:
 
 
 def find_signature(
-    signatures: Iterable[Signature], log_tail: bytes, state: JobState, *, generic: bool | None = None
+    signatures: Iterable[Signature],
+    log_tail: bytes,
+    state: JobState,
+    exit_code: int | None = None,
+    *,
+    generic: bool | None = None,
 ) -> SignatureMatch | None:
     """Return the first signature that matches a line of *log_tail*.
 
     :param signatures: in order of precedence.
     :param log_tail: the last part of a log.
     :param state: Slurm's state of the job; signatures for other states are ignored.
+    :param exit_code: of the job's script, None if unknown; signatures for other exit codes are ignored.
     :param generic: True searches only generic signatures, False only the others, None all.
     """
     wanted = [
         signature
         for signature in signatures
-        if state in signature.states and (generic is None or signature.generic is generic)
+        if state in signature.states
+        and (generic is None or signature.generic is generic)
+        and (exit_code is None or not signature.exit_codes or exit_code in signature.exit_codes)
     ]
     if not wanted:
         return None
@@ -317,12 +326,16 @@ def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) ->
     known = [state.value for state in JobState if state.ended]
     if not isinstance(states, list) or not states or not all(state in known for state in states):
         raise wrong("states", f"states is {states!r}", f"a list of {', '.join(known)}")
+    codes = entry.get("exit_codes", [])
+    if not isinstance(codes, list) or not all(type(code) is int and 0 < code < 256 for code in codes):
+        raise wrong("exit_codes", f"exit_codes is {codes!r}", "a list of numbers from 1 to 255")
     return Signature(
         name=entry["name"],
         pattern=pattern,
         outcome=outcome,
         reason=entry["reason"].strip(),
         states=frozenset(JobState(state) for state in states),
+        exit_codes=frozenset(codes),
         permanent=entry.get("permanent", False),
         generic=entry.get("generic", False),
         blames_node=entry.get("blames_node", False),

@@ -241,7 +241,7 @@ def judge(
         job_id = observation.owner_job_id or job_id
     warning = None
     if outcome is Outcome.FINISHED and not _clean(ending):
-        finding = find_signature(catalogue, log_tail, ending.state)
+        finding = find_signature(catalogue, log_tail, ending.state, ending.exit_code)
         line = f": {finding.line}" if finding is not None else ""
         warning = f"{_described(ending)} after its last checkpoint{line}"
         finding = None
@@ -450,22 +450,22 @@ def _weigh(
         return Outcome.FINISHED, what if _clean(ending) else f"{what}, after it had announced its end", None
     by_state = _weigh_state(ending, what, train)
     if by_state is not None:
-        return *by_state, find_signature(signatures, log_tail, ending.state)
+        return *by_state, find_signature(signatures, log_tail, ending.state, ending.exit_code)
     if ending.exit_code == STEPPED_BACK_EXIT_CODE:
         return Outcome.RETRYABLE, f"{what}: it was queued ahead, stepped back, and did not run", None
     if ending.exit_code == UNWRITABLE_EXIT_CODE:
         return (
             Outcome.RETRYABLE,
             f"{what}: it could not write to its directory, and did not run",
-            find_signature(signatures, log_tail, ending.state),
+            find_signature(signatures, log_tail, ending.state, ending.exit_code),
         )
     if ending.exit_code == RERUN_EXIT_CODE and train:
         return (
             Outcome.RETRYABLE,
             f"{what}: Megatron asks to be resumed to distinguish a transient fault from a lasting one",
-            find_signature(signatures, log_tail, ending.state, generic=False),
+            find_signature(signatures, log_tail, ending.state, ending.exit_code, generic=False),
         )
-    finding = find_signature(signatures, log_tail, ending.state, generic=False)
+    finding = find_signature(signatures, log_tail, ending.state, ending.exit_code, generic=False)
     if finding is not None:
         if finding.signature.outcome is not Outcome.ROLLED_OVER:
             return finding.signature.outcome, _reason_with_line(what, finding), finding
@@ -478,8 +478,8 @@ def _weigh(
     if ending.killed:
         # Slurm 22.05 shows the reason JobLaunchFailure for such a job, whatever killed the script.
         reason = f"{what}, and its script could not write {EXIT_RECORD}: it was killed on its node"
-        return Outcome.RETRYABLE, reason, find_signature(signatures, log_tail, ending.state)
-    finding = find_signature(signatures, log_tail, ending.state, generic=True)
+        return Outcome.RETRYABLE, reason, find_signature(signatures, log_tail, ending.state, ending.exit_code)
+    finding = find_signature(signatures, log_tail, ending.state, ending.exit_code, generic=True)
     if finding is not None:
         return finding.signature.outcome, _reason_with_line(what, finding), finding
     return Outcome.FAILED, what, None

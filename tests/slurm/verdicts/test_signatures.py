@@ -99,7 +99,8 @@ def test_every_signature_is_reached_by_a_case_or_by_a_state() -> None:
     by_state = {"exit_duration", "exit_signal", "exit_interval", "time_limit", "preempted"}
     by_state |= {"cancelled_for_node_failure", "cancelled_by_person", "checkpoint_cut_off"}
     rare = {"gpu_ecc_error", "rank_monitor", "checkpoint_unreadable", "nan_in_training", "userbuffers"}
-    assert {signature.name for signature in shipped_signatures()} == tested | by_state | rare
+    by_exit_code = {"missing_program"}
+    assert {signature.name for signature in shipped_signatures()} == tested | by_state | by_exit_code | rare
 
 
 @pytest.mark.parametrize(
@@ -246,6 +247,29 @@ def test_a_full_disk_is_retried_and_finally_given_up() -> None:
     assert isinstance(steps[3], GiveUp)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/var/spool/slurmd/job00007/slurm_script: line 92: /envs/train/bin/python: No such file or directory",
+        "/var/spool/slurmd/job00007/slurm_script: line 92: ./train.sh: Permission denied",
+        "/var/spool/slurmd/job00007/slurm_script: line 92: /envs/train: Is a directory",
+        "bash: line 1: torchrun: command not found",
+        "/tmp/script.7: 53: torchrun: not found",
+        "script.sh: line 3: ./a.out: cannot execute binary file: Exec format error",
+        "env: \N{LEFT SINGLE QUOTATION MARK}python3.12\N{RIGHT SINGLE QUOTATION MARK}: No such file or directory",
+    ],
+)
+def test_a_program_that_does_not_exist(line: str) -> None:
+    """Only the exit code shows that such a line is decisive: scripts continue after most of them."""
+    log = f"ValueError: nothing\n{line}\n"
+    for code in (126, 127):
+        verdict = ended(log, code=code, expectation=COMMAND)
+        assert (verdict.outcome, verdict.signature) == (FAILED, "missing_program")
+        assert line in verdict.reason
+    assert ended(log, code=1, expectation=COMMAND).signature == "exception"
+    assert ended("Traceback\nKeyError: 'a'\n", code=127, expectation=COMMAND).signature == "exception"
+
+
 SITE = """\
 signatures:
   - name: site_fabric
@@ -287,6 +311,7 @@ def test_site_file(tmp_path: Path) -> None:
         (("blames_node: true", "blames_node: maybe"), "write true or false"),
         (("blames_node: true", "blame_node: true"), "did you mean 'blames_node'"),
         (("blames_node: true", "states: [DONE]"), "states is"),
+        (("blames_node: true", "exit_codes: [a]"), "a list of numbers from 1 to 255"),
         (("name: site_fabric", "name: disk_quota"), "listed twice"),
         (("name: site_fabric", "name: Site Fabric"), "lower-case"),
         (("    reason: the fabric of this site failed\n", ""), "'reason' has to be text"),
