@@ -98,9 +98,15 @@ def test_a_refused_attempt_after_one_that_is_retried(tree: RunTree) -> None:
     verdict = '{"attempt": 1, "outcome": "retryable", "reason": "a node failed", "job_id": "7"}'
     tree.write(stage_dir / "1" / "jobid", "7\n")
     tree.write(stage_dir / "verdict.json", verdict)
-    tree.write(stage_dir / "2" / "claim.1" / "released", "token\nstatus refused\nmessage no such account\n")
+    tree.write(
+        stage_dir / "2" / "claim.1" / "released",
+        "token\nstatus refused\nmessage sbatch (exit status 1): no such account\n",
+    )
     refused = status_of(tree, queue_states={})
-    assert (refused.text, refused.reason) == ("failed (attempt 2)", "Slurm refuses the job: no such account")
+    assert (refused.text, refused.reason) == (
+        "failed (attempt 2)",
+        "Slurm refuses the job: sbatch (exit status 1): no such account",
+    )
 
 
 def test_a_stage_that_could_not_be_queued_ahead_is_not_due(tree: RunTree) -> None:

@@ -35,11 +35,18 @@ _HINTS = (
 )
 
 
+_BY_SBATCH = "sbatch (exit status "
+_NOT_RUN = re.compile(rf"{re.escape(_BY_SBATCH)}12[67]\)")
+_NOT_RUN_HINT = "correct slurm_bin of the cluster profile, or set login_shell: true"
 _RECORDED = re.compile(r"^status refused\nmessage (.*)$", re.MULTILINE)
 
 
 def described_refusal(text: str) -> str:
-    """Return what a user reads after sbatch refused a job with *text*: its message, and a hint if there is one."""
+    """Return what a user reads after a submission was refused with *text*: by whom, and a hint if there is one."""
+    if _NOT_RUN.match(text):
+        return f"sbatch cannot be run on the login node: {text}; {_NOT_RUN_HINT}"
+    if not text.startswith(_BY_SBATCH):
+        return f"the job was not submitted: {text}"
     hint = refusal_hint(text)
     return f"Slurm refuses the job: {text}{hint and f'; {hint}'}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.slurm.submission.refusals import refusal_hint
+from airflow_megatron.slurm.submission.refusals import described_refusal, refusal_hint
 
 FAILED = "sbatch: error: Batch job submission failed: "
 POLICY = f"{FAILED}Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -39,3 +39,24 @@ def test_the_hint_names_the_key(text: str, key: str) -> None:
 
 def test_an_unknown_reason_has_none() -> None:
     assert refusal_hint("sbatch: error: lua: not on a Friday") == ""
+
+
+WITHOUT_SBATCH = "sbatch (exit status 127): /bin/sh: 35: exec: /opt/slurm/bin/sbatch: not found"
+UNWRITABLE = "cannot write to /runs/s/p/.jobs/work/1 on login1: mkdir: Read-only file system; free space"
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        (f"sbatch (exit status 1): {FAILED}Invalid qos", "Slurm refuses the job: ", "; check slurm.qos; "),
+        (
+            WITHOUT_SBATCH,
+            "sbatch cannot be run on the login node: ",
+            "; correct slurm_bin of the cluster profile",
+        ),
+        (UNWRITABLE, "the job was not submitted: ", ""),
+    ],
+)
+def test_description(text: str, before: str, after: str) -> None:
+    """A refusal that is not Slurm's does not blame Slurm."""
+    assert described_refusal(text).startswith(before + text + after)
