@@ -76,6 +76,19 @@ class LoginSite:
         (self.slurm / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.slurm / name).chmod(0o755)
 
+    def queue(self, *jobs: tuple[int, str, str]) -> None:
+        """Write a squeue that lists jobs, each as id, state and name, in the format of its call."""
+        rows = {
+            "queue": [f"queue|{job_id}|{name}" for job_id, _, name in jobs],
+            "poll": [f"$mark|{job_id}|{state}|0|0|0|1|n1|None|{name}" for job_id, state, name in jobs],
+        }
+        lists = {key: "\n".join(["cat <<EOF", *lines, "EOF"]) for key, lines in rows.items()}
+        self.command(
+            "squeue",
+            "for last; do :; done\nmark=${last%%|*}\n"
+            f'if [ "$mark" = queue ]; then\n{lists["queue"]}\nelse\n{lists["poll"]}\nfi',
+        )
+
     def connection(self) -> str:
         """Return Airflow's connection to the login node, as its environment variable holds it."""
         extra = {"key_file": str(self.place / "key"), "host_key": self.server.public_host_key}

@@ -175,6 +175,25 @@ class TestCancel:
         assert "Airflow's runs of study were not stopped" in answer.stderr
 
     @pytest.mark.slow
+    def test_jobs_whose_run_directory_was_deleted_are_cancelled(
+        self, site: LoginSite, cancel: Callable[..., Answer]
+    ) -> None:
+        """Nothing else cancels them: a job that was queued ahead stays in the queue, and delays a later one."""
+        left, right = (job for job in site.run_sweep("first") if job.stage == "work")
+        name = attempt_of(left, 2).job_name
+        of_another_checkout = f"{name.rpartition('.')[0]}.0123ab"
+        site.queue(
+            (101, "PENDING", name),
+            (102, "RUNNING", of_another_checkout),
+            (103, "RUNNING", "study.left.work.a1"),
+            (104, "COMPLETING", attempt_of(left, 1).job_name),
+            (105, "RUNNING", attempt_of(right, 1).job_name),
+        )
+        answer = cancel("--select", "left")
+        assert answer.stdout == "cancelled study.left.work\n0 runs stopped, 1 job cancelled\n"
+        assert (site.slurm / "cancelled").read_text() == "101\n"
+
+    @pytest.mark.slow
     def test_an_unreachable_login_node_is_given_up_soon(
         self, site: LoginSite, cancel: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -14,6 +14,7 @@ from airflow_megatron.plan.pins.placements import Placements
 from airflow_megatron.results.store.segments import StoreError
 from airflow_megatron.slurm.polling.queue_states import fetch_queue
 from airflow_megatron.slurm.remote.run_folders import folders_script, parse_folders
+from airflow_megatron.slurm.submission.job_script import attempts_in_queue
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.supervision.attempts import answered, slurm_commands
@@ -67,14 +68,13 @@ def _jobs_in_slurm(site: Site) -> list[str]:
             for attempt in states[job.stage_dir].attempts
             if attempt.job_id is not None
         }
-        if not ids:
-            return []
         queue = fetch_queue(slurm_commands(site.cluster), run)
     if queue is None:
         raise HousekeepingError(
             f"squeue does not answer on {site.cluster.name}: whether jobs run is not known"
         )
-    return sorted({name for job_id, name in ids.items() if job_id in queue and not queue[job_id].state.ended})
+    recorded = {name for job_id, name in ids.items() if job_id in queue and not queue[job_id].state.ended}
+    return sorted(recorded | {job.name for job, _ in attempts_in_queue(site.jobs, queue)})
 
 
 def what_is_there(remains: Remains) -> Iterator[str]:

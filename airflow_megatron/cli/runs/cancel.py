@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 from airflow_megatron.cli.runs.login_node import ANSWER_WINDOW_S, login_node
 from airflow_megatron.plan.pinned import PinnedSweep, plan_environment_of
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.slurm.polling.queue_states import fetch_queue
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
+from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.submission.job_script import attempts_in_queue
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.spec.model.dag_names import point_dag_id
-from airflow_megatron.supervision.attempts import JobAttempts, answered
+from airflow_megatron.supervision.attempts import JobAttempts, answered, slurm_commands
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.submission.stages_ahead import withdrawn_stages
 
@@ -125,4 +129,21 @@ def _cancel_on(run: Callable[[str], CommandResult], jobs: Sequence[Job]) -> list
             withdraw_chain(attempts, after=current_attempt(state))
         if attempts.withdraw():
             cancelled.append(job.name)
-    return cancelled
+    without_records = _cancel_without_records(run, jobs)
+    return list(dict.fromkeys([*cancelled, *without_records]))
+
+
+def _cancel_without_records(run: Callable[[str], CommandResult], jobs: Sequence[Job]) -> list[str]:
+    """Cancel what the queue still has of jobs, because a user has deleted their run directories; return their names."""
+    commands = slurm_commands(plan_environment_of(jobs[0]).cluster)
+    queue = fetch_queue(commands, run)
+    if queue is None:
+        raise TransportError("squeue does not answer, so that jobs without a run directory are not known")
+    left = [(job, row) for job, row in attempts_in_queue(jobs, queue) if row.state is not JobState.COMPLETING]
+    if not left:
+        return []
+    wanted = [(row.job_id, row.name) for _, row in left]
+    done = answered(
+        run, cancel_script(wanted, commands), partial(parse_cancel, wanted), log, ANSWER_WINDOW_S
+    ).cancelled
+    return [job.name for job, row in left if row.job_id in done]

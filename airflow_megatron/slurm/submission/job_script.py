@@ -41,8 +41,9 @@ from airflow_megatron.spec.model.launch import COMMAND, CONTAINER_RUNTIMES, LAUN
 from airflow_megatron.spec.model.stage_kinds import PREFETCHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from airflow_megatron.slurm.states.observation import QueueRow
     from airflow_megatron.slurm.submission.queue_ahead import StageBefore
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
@@ -56,6 +57,8 @@ _ON_SOME_RANKS = (
 _LOAD = "LOAD"
 """Variable in which a launch script of the trainer's own finds the checkpoint to start from."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_ATTEMPT = re.compile(r"\.a([0-9]{1,9})\.([0-9a-f]{6})\Z")
+"""End of the Slurm name of an attempt: its number, and the digest of its stage's directory."""
 
 
 class JobScriptError(AirflowMegatronError, ValueError):
@@ -70,6 +73,26 @@ def attempt_of(job: Job, number: int) -> Attempt:
     """
     suffix = f".a{number}.{hashlib.sha256(job.stage_dir.encode()).hexdigest()[:6]}"
     return Attempt(_slurm_name(job.name, suffix), job.stage_dir, number)
+
+
+def attempts_in_queue(jobs: Iterable[Job], queue: Mapping[str, QueueRow]) -> Iterator[tuple[Job, QueueRow]]:
+    """Yield the attempts of jobs that have not ended, found by their exact Slurm names.
+
+    Unlike the records in the run directories, the queue also has the jobs whose run directory was deleted.
+
+    :param queue: job id → squeue's row
+    """
+    by_digest: dict[str, list[Job]] = {}
+    for job in jobs:
+        if found := _ATTEMPT.search(attempt_of(job, 1).job_name):
+            by_digest.setdefault(found[2], []).append(job)
+    for row in queue.values():
+        found = _ATTEMPT.search(row.name)
+        if found is None or row.state.ended:
+            continue
+        for job in by_digest.get(found[2], ()):
+            if attempt_of(job, int(found[1])).job_name == row.name:
+                yield job, row
 
 
 def array_of(job: Job, cluster: ClusterProfile, token: str) -> Attempt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -172,6 +173,16 @@ def test_a_job_in_slurm(words: tuple[str, ...], site: LoginSite, jobs: list[Job]
     assert "airflow-megatron cancel study" in answer.stderr
     assert (site.runs / "study" / "left").is_dir()
     assert airflow_runs() == EVERYTHING | {"other first"}
+
+
+@pytest.mark.slow
+def test_a_job_whose_run_directory_is_gone(site: LoginSite, jobs: list[Job]) -> None:
+    """It would write into the next run's directory."""
+    shutil.rmtree(site.runs / "study" / "left")
+    site.queue((101, "RUNNING", attempt_of(jobs[0], 1).job_name))
+    answer = site.call("delete", "study", "--yes")
+    assert answer.status == 1
+    assert "job study.left.work is in Slurm" in answer.stderr
 
 
 @pytest.mark.slow
