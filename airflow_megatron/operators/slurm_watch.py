@@ -342,7 +342,7 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
         if event is not None:
             self._show_tail(event)
         explanation = explained(reason, verdict.line)
-        error = f" The log says: {event.error}" if event is not None and event.error else ""
+        error = last_error(event.error if event is not None else None, explanation)
         raise AirflowFailException(
             f"{job.name}: {explanation}.{error} Whole log: {job.log_file(handle.attempt)}"
         )
@@ -541,6 +541,16 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
         decided_by = event.verdict.line if event.verdict is not None else None
         if decided_by:
             self.log.error("the line that decided: %s", harmless(decided_by.encode()))
+
+
+def last_error(error: str | None, explanation: str) -> str:
+    """Return a sentence with the last error of the log, empty if the explanation of the failure contains it.
+
+    :param error: exception or kind of the error, and its message (:attr:`.JobEvent.error`)
+    """
+    if not error or (error.partition(": ")[2] or error) in explanation:
+        return ""
+    return f" The log says: {error}."
 
 
 def _is_one_of_several(job: Job, context: Context) -> bool:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from airflow_megatron.operators.slurm_watch import LINES_OF_FAILURE, SlurmWatchOperator
+from airflow_megatron.operators.slurm_watch import LINES_OF_FAILURE, SlurmWatchOperator, last_error
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.supervision.job_event import JobEvent
 
@@ -45,3 +45,17 @@ def test_lines_are_kept_when_the_task_defers_again(
 ) -> None:
     watching._keep_tail(JobEvent(log_tail=tuple(LINES)))
     assert [record.getMessage() for record in caplog.records] == [f"| {line}" for line in LINES]
+
+
+@pytest.mark.parametrize(
+    ("error", "explanation", "sentence"),
+    [
+        (None, "exit code 1", ""),
+        ("slurm: JOB 15 CANCELLED", "cancelled (the log line that decided: error: JOB 15 CANCELLED)", ""),
+        ("OSError: no space", "the file system is full: OSError: no space [sacct]", ""),
+        ("KeyError: 'a'", "a rank failed: ChildFailedError", " The log says: KeyError: 'a'."),
+        ("AssertionError: ", "exit code 1", " The log says: AssertionError: ."),
+    ],
+)
+def test_the_last_error_is_not_repeated(error: str | None, explanation: str, sentence: str) -> None:
+    assert last_error(error, explanation) == sentence
