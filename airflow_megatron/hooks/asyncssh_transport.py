@@ -148,9 +148,12 @@ class AsyncsshTransport:
                 ) from error
             except (OSError, asyncssh.Error) as error:
                 if attempt == self._attempts:
+                    # asyncssh's own time limit raises an error without a text
+                    timed_out = isinstance(error, TimeoutError) and not str(error)
+                    within = f"no answer within {self._options.connect_timeout:g} s"
                     raise TransportError(
-                        f"{address} cannot be reached: {_reason(error)}; check host and port of connection "
-                        f"{conn_id!r}"
+                        f"{address} cannot be reached: {within if timed_out else _reason(error)}; check host and "
+                        f"port of connection {conn_id!r}"
                     ) from error
                 await asyncio.sleep(random.uniform(0.5, 1.5) * attempt)
             else:
@@ -242,4 +245,4 @@ def _key_files(options: ConnectionOptions) -> str:
 
 def _reason(error: BaseException) -> str:
     """Return the error's message, or its class name if the message is empty."""
-    return str(getattr(error, "reason", "") or error or type(error).__name__)
+    return str(getattr(error, "reason", "") or str(error) or type(error).__name__)

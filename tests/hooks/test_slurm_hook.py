@@ -275,6 +275,19 @@ class TestTrouble:
             with pytest.raises(TransportError, match="cannot be reached"):
                 await answer(hook(node, key_file, port=port))
 
+    async def test_a_login_node_that_accepts_connections_and_says_nothing(
+        self, key_file: Path, node: LoginNode
+    ) -> None:
+        async def hung_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(hung_server, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(TransportError) as caught:
+                await answer(hook(node, key_file, port=port, conn_timeout=0.2))
+        assert "cannot be reached: no answer within 0.2 s; check host and port" in str(caught.value)
+
     async def test_a_connection_that_is_cut_and_made_again(self, node: LoginNode, key_file: Path) -> None:
         transport = await hook(node, key_file).transport()
         running = asyncio.create_task(transport.run("exec sleep 600", timeout=300))
