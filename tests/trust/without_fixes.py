@@ -631,6 +631,33 @@ FIXES: Final = (
     ),
     Fix(
         "M4",
+        "counts in logs that are no whole numbers",
+        "megatron/logs/iteration_lines.py",
+        "        if _is_number(text) and (name not in _COUNTS or _count(text) is not None):\n",
+        "        if _is_number(text):\n",
+        (
+            f"{RECORDS}::test_a_report_survives_every_number_in_a_log",
+            "megatron/logs/test_log_lines.py::test_a_count_that_is_none_costs_that_field_alone",
+        ),
+    ),
+    Fix(
+        "M4",
+        "stored numbers that are too large for the pages",
+        "results/store/line_numbers.py",
+        "pl.col(name).cast(kind, strict=False)",
+        "pl.col(name).cast(kind)",
+        ("results/store/test_view.py::test_numbers_too_large_are_missing",),
+    ),
+    Fix(
+        "M4",
+        "numbers too large for the table in Parquet",
+        "results/report/table_files.py",
+        "    except pl.exceptions.ComputeError:  # a whole number has more than 128 bits\n",
+        "    except pl.exceptions.NoDataError:\n",
+        (f"{RECORDS}::test_a_parameter_too_large_for_parquet",),
+    ),
+    Fix(
+        "M4",
         "large sparse results",
         "results/readings/snapshot.py",
         "(bytes += length($0)) > {MOST_OF_FILES} {{ exit 1 }}",
