@@ -630,6 +630,14 @@ FIXES: Final = (
         (f"{NAMES}::test_checkpoints_with_long_names_are_left_out",),
     ),
     Fix(
+        "L",
+        "marks that reorder the page in values of sweeps",
+        "ui/live/point_table.py",
+        "    return shown(str(value))",
+        "    return str(value)",
+        ("ui/test_hostile_results.py::test_a_value_of_a_sweep_does_not_reorder_the_page",),
+    ),
+    Fix(
         "M4",
         "counts in logs that are no whole numbers",
         "megatron/logs/iteration_lines.py",
