@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 from run_tree import RunTree, take_snapshot
 
@@ -13,7 +15,9 @@ from airflow_megatron.results.plots import figures, plots
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
 from airflow_megatron.results.report import report as report_module
 from airflow_megatron.results.report.report import write_report
+from airflow_megatron.results.report.table_files import parquet
 from airflow_megatron.results.tables.text import csv_cell
+from airflow_megatron.results.tables.trainings import to_csv
 from airflow_megatron.slurm.remote.records import ExitRecord, read_object
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation
@@ -163,6 +167,39 @@ def test_a_report_survives_every_record(spoilt_tree: RunTree, tmp_path: Path, va
     assert "\x1b" not in made.text
     assert (tmp_path / "results.csv").exists()
     assert made.page.exists()
+
+
+NUMBERS = ("9" * 18, "9" * 25, "9" * 60, "1e400", "-inf", "nan", "-5", "1e30")
+LINE = (
+    " iteration       41/     100 | consumed samples: 656 | elapsed time per iteration (ms): 500.0 |"
+    " throughput per GPU (TFLOP/s/GPU): 100.0 | learning rate: 1.0E-03 | global batch size:    16 |"
+    " lm loss: 2.0E+00 | loss scale: 1.0 | grad norm: 1.0 | number of skipped iterations:   0 |"
+    " number of nan iterations:   0 |\n"
+)
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("value", NUMBERS, ids=lambda value: value[:12])
+def test_a_report_survives_every_number_in_a_log(spoilt_tree: RunTree, tmp_path: Path, value: str) -> None:
+    log = min(spoilt_tree.root.rglob("logs/*"))
+    before = log.read_text()
+    fields = re.findall(r"([a-z][^|:]+): +([\d.E+-]+) ", LINE)
+    assert len(fields) == 10
+    for name, number in fields:
+        line = re.sub(rf"({re.escape(name)}: +){re.escape(number)} ", rf"\g<1>{value} ", LINE)
+        log.write_text(before + line)
+        made = report(spoilt_tree, tmp_path)
+        assert len(made.table.rows) == 2
+        assert (tmp_path / "results.parquet").exists()
+        assert (tmp_path / "curves.parquet").exists()
+    log.write_text(before)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_parameter_too_large_for_parquet(tree: RunTree, tmp_path: Path) -> None:
+    table = report(tree, tmp_path).table
+    csv = re.sub(r"\b0\.00[13]\b", "9" * 60, to_csv(table))
+    assert pl.read_parquet(parquet(csv)).height == len(table.rows)
 
 
 TASKS = [

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from page_users import token
 from processor_limits import processor_limit
 
+from airflow_megatron.spec.trust.plain_text import shown
 from airflow_megatron.ui.live.answers import json_answer
 from airflow_megatron.ui.live.point_table import plain
 from airflow_megatron.ui.live.result_folders import ResultFolders
@@ -156,7 +157,14 @@ QUERIES = (
         {"most": -1},
         {"most": "nan"},
     ),
-    *({"name": "x" * 501}, {"name": "<b>"}, {"name": "\0"}, {"rate": "maybe"}, {"view": "<script>"}),
+    *(
+        {"name": "x" * 501},
+        {"name": "x" * 1001},
+        {"name": "<b>"},
+        {"name": "\0"},
+        {"rate": "maybe"},
+        {"view": "<script>"},
+    ),
     *({"point": "\0", "run": "r"}, {"point": "p" * 5000, "run": "r" * 5000}),
 )
 
@@ -194,9 +202,14 @@ class TestSizes:
 
 @pytest.mark.parametrize(
     "value",
-    [float("nan"), float("inf"), float("-inf"), "\ud800", "\0", 10**400, [1, {"a": "\udfff"}], b"\xff"],
+    [float("nan"), float("inf"), float("-inf"), "x", "\ud800", "\0", 10**400, [1, {"a": "\udfff"}], b"\xff"],
 )
 def test_any_value_of_a_sweep_can_be_sent(value: object) -> None:
     answer = json_answer(Request({"type": "http", "headers": []}), {"lr": plain(value)})
     sent = json.loads(bytes(answer.body))["lr"]
-    assert sent == (value if isinstance(value, int | str) else str(value))
+    assert sent == (value if isinstance(value, int) else shown(str(value)))
+
+
+@pytest.mark.parametrize("value", ["a\u202ecod.exe", ["\u2066x"], "\x1b[2J", "\ud800"])
+def test_a_value_of_a_sweep_does_not_reorder_the_page(value: object) -> None:
+    assert str(plain(value)).isprintable()

@@ -51,6 +51,10 @@ _KNOWN: Final = {
     b"number of skipped iterations": "skipped_iterations",
     b"number of nan iterations": "nan_iterations",
 }
+_COUNTS: Final = frozenset(
+    (b"global batch size", b"number of skipped iterations", b"number of nan iterations")
+)
+"""Fields whose value is a whole number."""
 _BAR: Final = ord("|")
 _REPEATED: Final = frozenset(
     (b"global batch size", b"loss scale", b"number of skipped iterations", b"number of nan iterations")
@@ -60,7 +64,9 @@ _REPEATED: Final = frozenset(
 _MOST_FIELDS: Final = 200
 _LONGEST_NUMBER: Final = 64
 _SAMPLES: Final = b"consumed samples"
-_MOST_SAMPLES: Final = 10**18
+_MOST_DIGITS: Final = 18
+"""Maximum number of digits of a whole number: a larger one would not fit into the columns of tables."""
+_MOST_SAMPLES: Final = 10**_MOST_DIGITS
 _MOST_NUMBERS: Final = 4096
 _MOST_LAYOUTS: Final = 64
 
@@ -288,7 +294,7 @@ class _Line(NamedTuple):
             if not text or name == _SAMPLES:
                 continue
             if name in _KNOWN:
-                known[_KNOWN[name]] = _NUMBERS[text]
+                known[_KNOWN[name]] = _cache(name)[text]
             elif name.endswith(b"loss"):
                 losses[_name(name)] = float(text)
             else:
@@ -312,12 +318,33 @@ class _Numbers(dict[bytes, float]):
     def __missing__(self, text: bytes) -> float:
         if len(self) >= _MOST_NUMBERS:
             self.clear()
-        number = self[text] = int(text) if text.isdigit() else float(text)
+        number = self[text] = self._read(text)
         return number
+
+    @staticmethod
+    def _read(text: bytes) -> float:
+        return int(text) if text.isdigit() and len(text) <= _MOST_DIGITS else float(text)
+
+
+class _Counts(_Numbers):
+    """Cache of text → whole number."""
+
+    @staticmethod
+    def _read(text: bytes) -> int:
+        count = _count(text)
+        if count is None:
+            raise ValueError("not a whole number")
+        return count
 
 
 _NUMBERS: Final = _Numbers()
+_COUNTED: Final = _Counts()
 _number: Final = _NUMBERS.__getitem__
+
+
+def _cache(name: bytes) -> _Numbers:
+    """Return the cache that converts the text of a field."""
+    return _COUNTED if name in _COUNTS else _NUMBERS
 
 
 class _Layout:
@@ -356,7 +383,9 @@ class _Layout:
         # positions in the groups of a match
         place = {name: number for number, name in enumerate(varying, start=3)}
         self._consumed = place.pop(_SAMPLES)
-        self._numbers = [(_KNOWN[name], at) for name, at in place.items() if name in _KNOWN]
+        self._numbers = [
+            (_KNOWN[name], at, _cache(name).__getitem__) for name, at in place.items() if name in _KNOWN
+        ]
         others = [(name, at) for name, at in place.items() if name not in _KNOWN]
         self._losses = [(_name(name), at) for name, at in others if name.endswith(b"loss")]
         self._extra = [(_name(name), at) for name, at in others if not name.endswith(b"loss")]
@@ -364,7 +393,7 @@ class _Layout:
         self._same: dict[str, Iterable[Any]] = {
             field: repeat(IterationRecord._field_defaults.get(field)) for field in IterationRecord._fields
         }
-        self._same |= {_KNOWN[name]: repeat(_NUMBERS[text]) for name, text in repeated}
+        self._same |= {_KNOWN[name]: repeat(_cache(name)[text]) for name, text in repeated}
 
     def lines(self, block: bytes, start: int, *, checked: bool) -> tuple[list[_Texts], int]:
         """Match the lines of this layout that follow one another from *start*.
@@ -402,8 +431,8 @@ class _Layout:
             "train_iters": map(_number, texts[2]),
             "consumed_samples": map(int, texts[self._consumed]),
         }
-        for field, at in self._numbers:
-            columns[field] = map(_number, texts[at])
+        for field, at, number in self._numbers:
+            columns[field] = map(number, texts[at])
         if self._has_time:
             columns["time"] = map(datetime.fromisoformat, map(bytes.decode, texts[0]))
         if self._losses:
@@ -433,8 +462,9 @@ def read_fields(
     for place, part in enumerate(parts):
         name, _, text = part.partition(b":")
         text = text.strip()
-        if _is_number(text):
-            fields.append((name.strip(), text))
+        name = name.strip()
+        if _is_number(text) and (name not in _COUNTS or _count(text) is not None):
+            fields.append((name, text))
             continue
         worded = _WORDED.fullmatch(part)
         if worded is not None and not _is_upstreams(worded[1]):

@@ -75,12 +75,19 @@ _TEXTS: Final = frozenset(
 
 
 def parquet(csv: str) -> bytes:
-    """Return a table in CSV as Parquet; a column of numbers, or of true and false, becomes one of that type."""
+    """Return a table in CSV as Parquet; a column of numbers, or of true and false, becomes one of that type.
+
+    If a whole number is too large for Parquet, all columns are text.
+    """
     import polars as pl  # its import is slow
 
     first = csv[: csv.index("\n")].split(",")[0]
     texts = dict.fromkeys((first, *sorted(_TEXTS)), pl.String)
-    frame = pl.read_csv(io.BytesIO(csv.encode()), infer_schema_length=None, schema_overrides=texts)
+    content = csv.encode()
+    try:
+        frame = pl.read_csv(io.BytesIO(content), infer_schema_length=None, schema_overrides=texts)
+    except pl.exceptions.ComputeError:  # a whole number has more than 128 bits
+        frame = pl.read_csv(io.BytesIO(content), infer_schema=False)
     # the CSV file has a prefix that prevents spreadsheets from evaluating such cells
     whole = pl.col(pl.String).str.replace("^'([=+@\t\r-])", "$1")
     return _parquet(frame.with_columns(whole))
@@ -113,7 +120,8 @@ def curves_parquet(table: ResultTable) -> bytes | None:
         "iteration": pl.Int64,
         "tokens": pl.Int64,
     }
-    return _parquet(pl.DataFrame(columns, schema=types | dict.fromkeys(names, pl.Float64)))
+    # not strict: a number that is too large is missing
+    return _parquet(pl.DataFrame(columns, schema=types | dict.fromkeys(names, pl.Float64), strict=False))
 
 
 def _parquet(frame: Any) -> bytes:

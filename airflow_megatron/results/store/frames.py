@@ -126,7 +126,8 @@ def _iterations(rows: Sequence[Any], seq_lengths: Sequence[int], of_batch: pl.Se
     fields["logged"] = fields.pop("time")
     samples = pl.Series("", fields["consumed_samples"], pl.Int64)
     lengths = pl.Series("", seq_lengths, pl.Int64).replace(0, None)[of_batch]
-    fields["consumed_tokens"] = samples * lengths
+    # a number that is too large is missing; in 64 bits, the product would have a wrong value
+    fields["consumed_tokens"] = (samples.cast(pl.Int128) * lengths).cast(pl.Int64, strict=False)
     losses, extra = fields.pop("losses"), fields.pop("extra")
     fields["loss"] = list(map(dict.get, losses, repeat(_LM_LOSS)))
     if all(fields["loss"]) and max(map(len, losses), default=0) <= 1:

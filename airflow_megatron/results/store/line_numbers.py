@@ -66,9 +66,9 @@ class LogNumbers:
         return numbers["_log"].gather(starts.cum_sum() - 1)
 
     def lines(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows of :data:`.tables.ITERATIONS` in the form :data:`LINE`."""
+        """Return rows of :data:`.tables.ITERATIONS` in the form :data:`LINE`; a number that is too large is missing."""
         return rows.with_columns(self.of(rows).alias("_log")).select(
-            pl.col(name).cast(kind) for name, kind in LINE.items()
+            pl.col(name).cast(kind, strict=False) for name, kind in LINE.items()
         )
 
     def placed(self, lines: pl.DataFrame) -> pl.DataFrame:

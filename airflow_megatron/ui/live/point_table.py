@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.results.tables.benchmarks import MIB_PER_GB, ratio
+from airflow_megatron.spec.trust.plain_text import shown
 from airflow_megatron.ui.live.recorded import JobReading, StageReading
 from airflow_megatron.ui.live.sweep_runs import FINISHED, QUEUED, RUNNING, WAITING
 
@@ -128,6 +129,6 @@ def rounded(value: float | None) -> float | None:
 
 def plain(value: Any) -> Any:
     """Return a swept value as a cell of the table: a number valid in JSON, a truth value, or text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, bool | int | float | str) or value is None else str(value)
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return shown(str(value))

@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 RUNS_SHOWN = 20
 """Maximum number of runs of a sweep in the list of choices."""
+LONGEST_NAME = 1000
+"""Maximum length of the name of a metric: task, metric and filter have at most 200 characters each."""
 MANY_ROWS = 100
 """Number of points from which a table is so large that its answers trigger garbage collections."""
 
@@ -164,7 +166,7 @@ def live_routes(
 
     @routes.get("/sweeps/{dag_id}/evaluations", dependencies=readable)
     def evaluations(
-        request: Request, dag_id: str, name: Annotated[str, Query(max_length=500)] = ""
+        request: Request, dag_id: str, name: Annotated[str, Query(max_length=LONGEST_NAME)] = ""
     ) -> Response:
         """Send a chart of one metric of the evaluations over the checkpoints."""
         return json_answer(request, evaluation_answer(recorded(dag_id).figures(), name))

@@ -19,10 +19,11 @@ export class RateBatchMap {
     place.hidden = !(rate && batch);
     if (place.hidden) return;
     const loss = (row) => row.validation_loss ?? row.loss;
-    const rest = names.filter((name) => name !== rate && name !== batch);
+    const others = names.filter((name) => name !== rate && name !== batch);
+    const rest = others.filter((name) => new Set(data.rows.map((row) => row.params[name])).size > 1);
     const groups = new Map();
     for (const row of data.rows) {
-      const key = rest.filter((name) => new Set(data.rows.map((one) => one.params[name])).size > 1).map((name) => `${name} = ${number(row.params[name])}`).join(", ");
+      const key = rest.map((name) => `${name} = ${number(row.params[name])}`).join(", ");
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(row);
     }

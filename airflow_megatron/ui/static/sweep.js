@@ -119,8 +119,8 @@ const again = repeat(async () => {
     summary();
     empty();
     table.update(data.rows);
-    const named = decodeURIComponent(location.hash.slice(1));
-    if (first && named && data.rows.some((row) => row.point === named)) openPoint(sweep, data.run, named);
+    const named = first && data.rows.find((row) => `#${encodeURIComponent(row.point)}` === location.hash);
+    if (named) openPoint(sweep, data.run, named.point);
   }
   await Promise.all(parts.map((part) => part.update(data, table)));
 }, 10);

@@ -179,7 +179,7 @@ export class PointTable {
     if (kept && kept.key === key) return kept.line;
     const cells = columns.map((one) => {
       const cell = one.cell ? one.cell(row) : this.text(row, one);
-      return h("td", { class: one.right ? "number" : null }, cell);
+      return h("td", { class: one.right ? "number" : null, title: typeof cell === "string" && cell.length > 30 ? cell : null }, cell);
     });
     const choice = h("input", { type: "checkbox", "aria-label": `Show the curves of ${row.point}` });
     choice.checked = this.chosen.has(row.point);

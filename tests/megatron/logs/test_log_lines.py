@@ -625,6 +625,23 @@ def test_a_number_of_samples_in_another_notation(same: bytes) -> None:
     assert (record.consumed_samples, record.unread, record.torn) == (2560, (), False)
 
 
+@pytest.mark.parametrize("name", [b"global batch size", b"number of skipped iterations"])
+@pytest.mark.parametrize("odd", [b"-5", b"1.5", b"1e30", b"1e400", b"-inf", b"nan", b"9" * 19, b"9" * 60])
+def test_a_count_that_is_none_costs_that_field_alone(name: bytes, odd: bytes) -> None:
+    line = re.sub(rb"(%s: +)\d+" % name, rb"\g<1>" + odd, PRIMUS % 3)
+    records = parse_log(PRIMUS % 1 + PRIMUS % 2 + line * 2 + PRIMUS % 4)
+    assert [record.loss for record in records] == [10.77362] * 5
+    for record in records[2:4]:
+        assert record.unread == (name.decode(),)
+        assert (record.global_batch_size, record.skipped_iterations) in ((None, 0), (128, None))
+
+
+@pytest.mark.parametrize("same", [b"128.0", b"1.28e2"])
+def test_a_batch_size_in_another_notation(same: bytes) -> None:
+    (record,) = parse_log((PRIMUS % 3).replace(b"  128 |", same + b" |"))
+    assert (repr(record.global_batch_size), record.unread) == ("128", ())
+
+
 def test_a_line_without_samples_and_batch_is_none_of_an_iteration() -> None:
     line = (PRIMUS % 3).replace(b"2560", b"lots")
     assert parse_log(line.replace(b"  128 |", b"  many |")) == []

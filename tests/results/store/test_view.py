@@ -54,6 +54,17 @@ def agrees(view: SweepView) -> Picture:
     return picture
 
 
+@pytest.mark.parametrize("samples", [4, 10**18])
+def test_numbers_too_large_are_missing(store: SegmentStore, samples: int) -> None:
+    large = record(1)._replace(global_batch_size=10**14, consumed_samples=samples)
+    write_batches(store, [iterations(1)._replace(rows=[large]), iterations(3, source=other("q"))])
+    picture = SweepView(store, "s").picture()
+    assert row(picture)["global_batch_size"] is None
+    assert row(picture)["loss"] == 9.0
+    assert row(picture)["seq_length"] == (32 if samples == 4 else None)
+    assert row(picture, "q")["global_batch_size"] == 4
+
+
 @pytest.mark.slow
 def test_what_is_new_is_put_behind_what_is_known(store: SegmentStore) -> None:
     view = SweepView(store, "s", buckets=100)

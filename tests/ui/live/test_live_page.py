@@ -20,13 +20,15 @@ from airflow_megatron.results.store.segments import SegmentStore
 from airflow_megatron.results.store.tables import ATTEMPTS, EVALUATIONS, POINTS, VALIDATIONS
 from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep
-from airflow_megatron.ui.live import stored
+from airflow_megatron.ui.live import routes, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from sqlalchemy.orm import Session
+
+    from airflow_megatron.ui.live.planned_points import PlannedSweep
 
 pytestmark = [
     pytest.mark.slow,
@@ -207,3 +209,49 @@ def test_a_point_is_cancelled_by_airflow_itself(page: tuple[Page, str], session:
     session.rollback()
     assert session.scalar(run) == "failed"
     shown.wait("document.querySelectorAll('[aria-label^=Retry]').length === 2")
+
+
+@pytest.fixture
+def long_names(monkeypatch: pytest.MonkeyPatch, store: SegmentStore) -> None:
+    """Give the points long values, long directories, and an evaluation with a long name."""
+    planned = routes.planned_sweep
+
+    def changed(sweep: str, run: str) -> PlannedSweep | None:
+        found = planned(sweep, run)
+        assert found is not None
+        points = tuple(
+            point._replace(
+                name=f"{'long-name-' * 8}{point.name}",
+                swept={**point.swept, "global_batch_size": 8, "data": f"{'/folder' * 200}/{point.name}"},
+                stages=tuple(stage._replace(run_dir="/run-dir" * 40) for stage in point.stages),
+            )
+            for point in found.points
+        )
+        return found._replace(points=points)
+
+    monkeypatch.setattr(routes, "planned_sweep", changed)
+    of = source("pretrain", point="lr0.001")
+    put(store, EVALUATIONS, of, iteration=20, task="a" * 200, metric="m" * 200, filter="f" * 200, value=0.4)
+
+
+@pytest.mark.usefixtures("long_names")
+def test_long_names_fit_on_the_page(page: tuple[Page, str]) -> None:
+    shown, address = page
+    shown.wait("document.querySelector('#measure option[value^=aaa]')")
+    shown.open(f"{address}/megatron/sweeps/chain#%")
+    shown.wait("document.querySelector('#measure option[value^=aaa]')")
+    shown.wait("document.querySelector('#map table')")
+    width = "document.querySelector('#points tbody .link').getBoundingClientRect().width"
+    for size in (420, 1400):
+        shown.resize(size)
+        assert shown.ask("document.documentElement.scrollWidth <= innerWidth")
+        # the beginning of the name is visible
+        cell = "document.querySelector('#points tbody .name').getBoundingClientRect().width"
+        assert 100 < shown.ask(width) < shown.ask(cell)
+        assert shown.ask("document.querySelector('#points').offsetWidth") < 2500
+    shown.click("#points tbody .link")
+    shown.wait("document.querySelector('dialog table tbody tr')")
+    assert shown.ask(
+        "(({scrollWidth, clientWidth}) => scrollWidth <= clientWidth)(document.querySelector('dialog'))"
+    )
+    assert shown.text("#trouble") == ""

@@ -16,6 +16,7 @@ from live_sweep import RUN, add_run
 from page_users import deny, token
 from stored_training import put, source, train
 
+from airflow_megatron.results.readings.evaluations import measurements
 from airflow_megatron.results.store.segments import SegmentStore
 from airflow_megatron.results.store.tables import ATTEMPTS, EVALUATIONS
 from airflow_megatron.ui.live import routes, stored
@@ -280,6 +281,26 @@ def test_evaluations_are_drawn_over_checkpoints(
     other = client.get(f"{API}/chain/evaluations", params={"name": "wiki/ppl"}).json()
     assert [one["name"] for one in other["chart"]["panels"][0]["series"]] == ["a pretrain", "b pretrain"]
     assert client.get(f"{API}/chain/evaluations", params={"name": "gone"}).json()["name"] == "arc/acc"
+
+
+def test_a_metric_with_the_longest_name_can_be_chosen(
+    client: TestClient, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "default_root", lambda: str(tmp_path))
+    monkeypatch.setattr(stored, "_PATIENCE", 0)
+    (found,) = measurements({"results": {"t" * 300: {f"{'m' * 300},{'f' * 300}": 0.5}}})
+    put(
+        SegmentStore(str(tmp_path)),
+        EVALUATIONS,
+        source("pretrain", point="a"),
+        iteration=10,
+        task=found.task,
+        metric=found.metric,
+        filter=found.filter,
+        value=found.value,
+    )
+    name = client.get(f"{API}/chain/evaluations").json()["name"]
+    assert client.get(f"{API}/chain/evaluations", params={"name": name}).json()["name"] == name
 
 
 def test_the_list_contains_only_permitted_sweeps(
