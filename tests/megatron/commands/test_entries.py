@@ -116,3 +116,36 @@ def test_another_trainer_has_no_entry() -> None:
         SpecError, match=r"megatron_core has no pretrain_t5\.py \(write trainer: megatron_lm\)"
     ):
         check_document(sweep, PROFILE)
+
+
+CONVERTED: dict[str, Any] = {"convert": {"kind": "convert", "parent": "pretrain"}}
+CONTINUOUSLY: dict[str, Any] = {"convert": {**CONVERTED["convert"], "each_checkpoint": True}}
+
+
+def with_stages(entry: str, stages: dict[str, Any], **params: Any) -> Plan:
+    spec = {
+        **{"name": "s", "point": "p", "trainer": "megatron_lm", "release": "core_v0.16.1", "entry": entry},
+        "params": {"tokenizer": "/t", **params},
+        "megatron": {**COMMON, **MODELS[entry]},
+        "stages": {"pretrain": {"kind": "train"}, **stages},
+    }
+    return check_sweep(load_sweep_text(json.dumps(spec), "s.yaml"), PROFILE)
+
+
+@pytest.mark.parametrize("stages", [CONVERTED, CONTINUOUSLY])
+@pytest.mark.parametrize("entry", [entry for entry in MODELS if entry != "pretrain_gpt.py"])
+def test_their_checkpoints_are_not_converted(entry: str, stages: dict[str, Any]) -> None:
+    """The converter builds a GPT, which has other weights: the job would fail after the training."""
+    with pytest.raises(SpecError, match=rf"pretrain_gpt\.py only, not those of {entry} .*kind: command"):
+        with_stages(entry, stages)
+
+
+def test_another_program_converts_mamba() -> None:
+    assert with_stages("pretrain_mamba.py", CONVERTED, converter="/ours/mamba_to_hf.py")
+    with pytest.raises(SpecError, match=r"not those of pretrain_bert\.py"):
+        with_stages("pretrain_bert.py", CONVERTED, converter="/ours/bert_to_hf.py")
+
+
+def test_a_checkpoint_from_elsewhere_is_converted() -> None:
+    source = {"from": "/runs/gpt/checkpoints", "iteration": 100}
+    assert with_stages("pretrain_t5.py", {"convert": {"kind": "convert", "start": source}})
