@@ -10,7 +10,7 @@ from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT
 from airflow_megatron.megatron.commands.commands import (
     comparable_words,
     runs_pretrain_gpt,
-    runs_upstream_script,
+    upstream_script,
 )
 from airflow_megatron.megatron.commands.conversion_options import ARCHITECTURES
 from airflow_megatron.megatron.rules.command_line import reader
@@ -101,9 +101,7 @@ def _other_script(job: Job, trainings: Mapping[str, TrainingArguments]) -> str |
     It compares the result of another program with a GPT that has the checkpoint's weights, except for Mamba.
     """
     training = trainings.get(job.run_dir) if _runs_converter(job) and job.source is None else None
-    if training is None or not runs_upstream_script(training.job.command):
-        return None
-    script = training.job.entry or PRETRAIN_GPT
+    script = upstream_script(training.job.command) if training else None
     by_another = script == _MAMBA and job.params.get("converter") is not None
     return None if script == PRETRAIN_GPT or by_another else script
 
