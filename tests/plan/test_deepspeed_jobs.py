@@ -252,3 +252,14 @@ def test_no_conversion_and_no_foreign_launcher(sandbox: Sandbox) -> None:
     }
     with pytest.raises(SpecError, match="mpiexec does not pass ranks to megatron_core"):
         jobs_of(json.dumps(thin), upstream)
+
+
+@pytest.mark.parametrize("each", [{"params": {"iteration": 40}}, {"each_checkpoint": True}])
+def test_its_checkpoints_are_not_converted(each: dict[str, Any], sandbox: Sandbox) -> None:
+    stages = {
+        "pretrain": SPEC["stages"]["pretrain"],
+        "convert": {"kind": "convert", "parent": "pretrain", **each},
+    }
+    text = json.dumps({**SPEC, "params": {"tokenizer": "/t"}, "stages": stages})
+    with pytest.raises(SpecError, match=r"does not read DeepSpeed's checkpoints; .*mds_to_hf\.py"):
+        jobs_of(text, site(sandbox))

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.checks.trainings.trainer import unanswered
-from airflow_megatron.megatron.commands.commands import comparable_words, runs_pretrain_gpt
+from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT
+from airflow_megatron.megatron.commands.commands import (
+    comparable_words,
+    runs_pretrain_gpt,
+    upstream_script,
+)
 from airflow_megatron.megatron.commands.conversion_options import ARCHITECTURES
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.trainers.trainer import trainer_called
@@ -37,6 +42,7 @@ GROUPS_OF_THE_RUN: Final = frozenset(
     }
 )
 """Groups of Megatron's arguments, in all releases, that do not affect the choice of a Hugging Face class."""
+_MAMBA: Final = "pretrain_mamba.py"
 
 
 def architecture_findings(
@@ -52,6 +58,9 @@ def architecture_findings(
     """
     alike: dict[object, list[tuple[Job, TrainingArguments]]] = {}
     for job in jobs:
+        if (script := _other_script(job, trainings)) is not None:
+            yield _of_another_model(job, script)
+            continue
         training = _trained(trainings.get(job.run_dir), trainings) if _converts(job) else None
         if training is None or not _is_known(training, cluster):
             continue
@@ -75,11 +84,35 @@ def architecture_findings(
 
 def _converts(job: Job) -> bool:
     """Whether a job runs this project's converter with a built-in architecture."""
+    return _runs_converter(job) and job.params.get("hf_architecture") in (None, *ARCHITECTURES)
+
+
+def _runs_converter(job: Job) -> bool:
     return (
         job.stage_kind.makes_models
         and not job.script
         and any(word.endswith("/convert_to_hf.py") for word in job.command)
-        and job.params.get("hf_architecture") in (None, *ARCHITECTURES)
+    )
+
+
+def _other_script(job: Job, trainings: Mapping[str, TrainingArguments]) -> str | None:
+    """Return upstream's script that trains the model of a conversion, if the converter cannot read its checkpoints.
+
+    It compares the result of another program with a GPT that has the checkpoint's weights, except for Mamba.
+    """
+    training = trainings.get(job.run_dir) if _runs_converter(job) and job.source is None else None
+    script = upstream_script(training.job.command) if training else None
+    by_another = script == _MAMBA and job.params.get("converter") is not None
+    return None if script == PRETRAIN_GPT or by_another else script
+
+
+def _of_another_model(job: Job, script: str) -> Finding:
+    return Finding(
+        f"architecture:{script}",
+        job,
+        ("kind",),
+        f"the converter reads checkpoints of {PRETRAIN_GPT} only, not those of {script}",
+        f"{'set converter, or use' if script == _MAMBA else 'use'} kind: command with a program that does",
     )
 
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.checks.trainings.schedules import RULES_OF_SCHEDULES
-from airflow_megatron.megatron.arguments.tables import ArgumentError
+from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT, ArgumentError
 from airflow_megatron.megatron.commands.commands import (
     SUBSTITUTES,
     comparable_words,
     reads_files,
-    runs_pretrain_gpt,
-    runs_upstream_script,
+    upstream_script,
 )
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.trainers.trainer import trainer_called
+from airflow_megatron.megatron.validation.other_scripts import SCRIPTS
 from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
 from airflow_megatron.requirements.job_machine import machine_of
 from airflow_megatron.requirements.training_arguments import given_names
@@ -39,19 +39,16 @@ def megatron_findings(jobs: Sequence[Job], arguments: JobArguments) -> Iterator[
     known: dict[tuple[object, ...], list[ArgumentProblem]] = {}
     checks: dict[tuple[object, ...], RepeatedChecks] = {}
     for job in jobs:
-        if (
-            not job.runs_trainer
-            or trainer_called(job.trainer).checked_by != "upstream_rules"
-            or job.script
-            or not runs_upstream_script(job.command)
-        ):
+        if not job.runs_trainer or trainer_called(job.trainer).checked_by != "upstream_rules" or job.script:
+            continue
+        script = upstream_script(job.command)
+        if script is None:
             continue
         world_size = job.active_processes
         words = comparable_words(job.command)
-        gpt = runs_pretrain_gpt(job.command)
         try:
             flags = reader(arguments.table(job))
-            kind = (gpt, world_size, job.release, job.entry, flags, *sorted(job.env.items()))
+            kind = (script, world_size, job.release, job.entry, flags, *sorted(job.env.items()))
             from_file = reads_files(job.command)
             key = (words, from_file, kind)
             if key not in known:
@@ -60,9 +57,10 @@ def megatron_findings(jobs: Sequence[Job], arguments: JobArguments) -> Iterator[
                         world_size,
                         job.release,
                         machine=machine_of(job, cluster),
-                        # failures after argument parsing are known only for GPT models
-                        first_iteration=gpt,
+                        # of other models only some failures after argument parsing are known
+                        first_iteration=script == PRETRAIN_GPT,
                         flags=flags,
+                        script=SCRIPTS.get(script),
                     )
                 known[key] = checks[kind].problems(words)
                 if known[key] and from_file:

@@ -184,6 +184,12 @@ def runs_upstream_script(command: Sequence[str]) -> bool:
     return (_script_place(command) or 0) > 0
 
 
+def upstream_script(command: Sequence[str]) -> str | None:
+    """Return the file name of Megatron's training script in a command, None without one."""
+    place = _script_place(command) or 0
+    return command[place].rpartition("/")[2] if place > 0 else None
+
+
 def input_words(job: Job) -> tuple[str, ...]:
     """Return the words of a job's command that affect its results: all but the directory of shared index files.
 

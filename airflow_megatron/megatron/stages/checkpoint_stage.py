@@ -34,16 +34,17 @@ class CheckpointStage(StageKind):
         """Return the path pattern of a checkpoint below the ``{directory}`` of a run outside the sweep."""
         return "{directory}"
 
-    def check_one(self, job: Job) -> None:
-        """Check a job that processes one checkpoint.
+    def check_origin(self, job: Job) -> None:
+        """Check the trainer of a job's checkpoints, unless a pattern names those of other runs.
 
-        :raises CommandError: for a checkpoint that it cannot process
+        :raises CommandError: for checkpoints that it cannot process
         """
 
     def command(self, job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
         """Return the command that processes the job's checkpoint, each checkpoint, or those of several runs."""
         if job.source is not None and job.source.is_pattern:
             return self._runs_command(job, job.source, cluster)
+        self.check_origin(job)
         fresh = _each_checkpoint(job)
         if fresh is not None:
             return (
@@ -59,7 +60,6 @@ class CheckpointStage(StageKind):
                 "--",
                 *self.one_command(job, cluster, "{iteration}"),
             )
-        self.check_one(job)
         if job.iteration is None:
             raise CommandError(
                 "iteration",

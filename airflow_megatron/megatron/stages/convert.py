@@ -51,7 +51,7 @@ class Convert(CheckpointStage):
         """Return the file that marks a converted checkpoint."""
         return layout.converted_mark(iteration)
 
-    def check_one(self, job: Job) -> None:
+    def check_origin(self, job: Job) -> None:
         """Refuse checkpoints that the converter does not read."""
         if reason := trainer_called(job.trainer).not_converted:
             raise CommandError("kind", f"stage {job.stage}: {reason}")

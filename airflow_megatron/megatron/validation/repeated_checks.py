@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.rules.noted_settings import NotedSettings, reads_of
-from airflow_megatron.megatron.validation.command_checks import FIRST_ITERATION, check, read_settings
+from airflow_megatron.megatron.rules.settings import Settings
+from airflow_megatron.megatron.validation.command_checks import FIRST_ITERATION, read_settings
 from airflow_megatron.megatron.validation.value_ranges import is_in_range, range_problems
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.megatron.rules.argument_problem import ArgumentProblem
     from airflow_megatron.megatron.rules.command_line import CommandLineReader
+    from airflow_megatron.megatron.rules.rule import RuleBook
     from airflow_megatron.megatron.rules.settings import Machine
 
 _TRIALS: Final = 50
@@ -29,6 +31,7 @@ class RepeatedChecks:
 
     :param flags: parser of the command lines
     :param first_iteration: see :func:`airflow_megatron.megatron.validation.check`
+    :param script: rules of another script than that for GPT, in place of those of the first iteration
     """
 
     def __init__(
@@ -39,9 +42,10 @@ class RepeatedChecks:
         machine: Machine,
         first_iteration: bool,
         flags: CommandLineReader,
+        script: RuleBook | None = None,
     ) -> None:
         self.world_size, self.release, self.machine = world_size, release, machine
-        self.first_iteration, self.flags = first_iteration, flags
+        self.first_iteration, self.flags, self.script = first_iteration, flags, script
         self.notes = self.saved = 0
         # positions of values that no rule has read → the other words for which this is true
         self._passed: dict[tuple[int, ...], set[tuple[str, ...]]] = {}
@@ -53,25 +57,23 @@ class RepeatedChecks:
             if self._is_known(words, places):
                 self.saved += 1
                 return []
-        if self.notes - self.saved > _TRIALS:
-            return check(
-                words,
-                self.world_size,
-                self.release,
-                machine=self.machine,
-                first_iteration=self.first_iteration,
-                flags=self.flags,
-            )
-        self.notes += 1
+        takes_notes = self.notes - self.saved <= _TRIALS
+        self.notes += takes_notes
+        kind = NotedSettings if takes_notes else Settings
         problems, settings = read_settings(
-            words, self.world_size, self.release, machine=self.machine, flags=self.flags, kind=NotedSettings
+            words, self.world_size, self.release, machine=self.machine, flags=self.flags, kind=kind
         )
-        if self.first_iteration and settings is not None and not problems:
-            problems = FIRST_ITERATION.broken_by(settings) or range_problems(settings)
         if settings is not None and not problems:
+            problems = self._later_problems(settings)
+        if isinstance(settings, NotedSettings) and not problems:
             places = tuple(self.flags.places_of_values(words, reads_of(settings)))
             self._passed.setdefault(places, set()).add(_without(words, places))
         return problems
+
+    def _later_problems(self, settings: Settings) -> list[ArgumentProblem]:
+        if self.script is not None:
+            return self.script.broken_by(settings)
+        return FIRST_ITERATION.broken_by(settings) or range_problems(settings) if self.first_iteration else []
 
     def _is_known(self, words: Sequence[str], places: tuple[int, ...]) -> bool:
         if places and places[-1] >= len(words):

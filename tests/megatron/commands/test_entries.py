@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, get_args
 
 import pytest
 
-from airflow_megatron.megatron.arguments.tables import releases_with
+from airflow_megatron.megatron.arguments.argv import to_argv
+from airflow_megatron.megatron.arguments.tables import program_table, releases_with
+from airflow_megatron.megatron.rules.command_line import reader
+from airflow_megatron.megatron.rules.settings import Machine
+from airflow_megatron.megatron.validation.other_scripts import SCRIPTS
+from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
 from airflow_megatron.plan.sweep_plan import Plan, check_document, check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -36,8 +42,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "pretrain_gpt.py": LAYERS,
     "pretrain_bert.py": LAYERS,
     "pretrain_t5.py": {**OF_T5, "vocab_extra_ids": 20, "kv_channels": 16, "ffn_hidden_size": 128},
-    "pretrain_mamba.py": HYBRID,
-    "pretrain_vlm.py": {**LAYERS, "freeze_LM": True, "dataloader_seq_length": 64},
+    "pretrain_mamba.py": {
+        **HYBRID,
+        "spec": ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"],
+    },
+    "pretrain_vlm.py": {**LAYERS, "freeze_LM": True, "dataloader_seq_length": 64, "ckpt_format": "torch"},
 }
 
 
@@ -108,6 +117,54 @@ def test_upstreams_checks_hold_for_all() -> None:
         plan("pretrain_t5.py", num_layers=2)
 
 
+@pytest.mark.parametrize(
+    ("entry", "changed", "message"),
+    [
+        ("pretrain_t5.py", {"data_path": None, "split": None}, "the script needs --data-path"),
+        (
+            "pretrain_bert.py",
+            {"data_path": None, "mock_data": True, "split": None},
+            "it has neither mock data",
+        ),
+        ("pretrain_mamba.py", {"spec": None}, "Mamba needs --spec, the specification of its layers"),
+        ("pretrain_vlm.py", {"ckpt_format": None}, "needs --ckpt-format torch, not torch_dist"),
+        ("pretrain_gpt.py", {"ckpt_format": None}, ""),
+    ],
+)
+def test_what_a_script_needs(entry: str, changed: dict[str, Any], message: str) -> None:
+    """Upstream's common checks accept it; the script fails when it builds its model or its data sets."""
+    if not message:
+        assert plan(entry, **changed).jobs
+        return
+    with pytest.raises(SpecError, match=message):
+        plan(entry, **changed)
+
+
+@pytest.mark.parametrize(
+    ("entry", "sizes", "message"),
+    [
+        ("pretrain_t5.py", {"pipeline": 2}, "T5 has no pipeline parallelism"),
+        ("pretrain_vlm.py", {"pipeline": 2, "context": 2}, r"no --context-parallel-size \(2\) together with"),
+        ("pretrain_vlm.py", {"pipeline": 2}, ""),
+        ("pretrain_bert.py", {"pipeline": 2}, ""),
+    ],
+)
+def test_what_a_script_does_not_distribute(entry: str, sizes: dict[str, int], message: str) -> None:
+    megatron = {**COMMON, **MODELS[entry], **{f"{name}_parallel_size": n for name, n in sizes.items()}}
+    megatron = {name.replace("pipeline_", "pipeline_model_"): value for name, value in megatron.items()}
+    table = program_table("core_v0.16.1", entry)
+    checks = RepeatedChecks(
+        4,
+        "core_v0.16.1",
+        machine=Machine.of(transformer_engine="2.8"),
+        first_iteration=False,
+        flags=reader(table),
+        script=SCRIPTS[entry],
+    )
+    found = checks.problems(to_argv(megatron, table))
+    assert [bool(re.search(message, problem.message)) for problem in found] == ([True] if message else [])
+
+
 def test_another_trainer_has_no_entry() -> None:
     sweep = load_sweep_text(
         "{name: s, point: p, entry: pretrain_t5.py, stages: {a: {kind: train}}}", "s.yaml"
@@ -116,3 +173,36 @@ def test_another_trainer_has_no_entry() -> None:
         SpecError, match=r"megatron_core has no pretrain_t5\.py \(write trainer: megatron_lm\)"
     ):
         check_document(sweep, PROFILE)
+
+
+CONVERTED: dict[str, Any] = {"convert": {"kind": "convert", "parent": "pretrain"}}
+CONTINUOUSLY: dict[str, Any] = {"convert": {**CONVERTED["convert"], "each_checkpoint": True}}
+
+
+def with_stages(entry: str, stages: dict[str, Any], **params: Any) -> Plan:
+    spec = {
+        **{"name": "s", "point": "p", "trainer": "megatron_lm", "release": "core_v0.16.1", "entry": entry},
+        "params": {"tokenizer": "/t", **params},
+        "megatron": {**COMMON, **MODELS[entry]},
+        "stages": {"pretrain": {"kind": "train"}, **stages},
+    }
+    return check_sweep(load_sweep_text(json.dumps(spec), "s.yaml"), PROFILE)
+
+
+@pytest.mark.parametrize("stages", [CONVERTED, CONTINUOUSLY])
+@pytest.mark.parametrize("entry", [entry for entry in MODELS if entry != "pretrain_gpt.py"])
+def test_their_checkpoints_are_not_converted(entry: str, stages: dict[str, Any]) -> None:
+    """The converter builds a GPT, which has other weights: the job would fail after the training."""
+    with pytest.raises(SpecError, match=rf"pretrain_gpt\.py only, not those of {entry} .*kind: command"):
+        with_stages(entry, stages)
+
+
+def test_another_program_converts_mamba() -> None:
+    assert with_stages("pretrain_mamba.py", CONVERTED, converter="/ours/mamba_to_hf.py")
+    with pytest.raises(SpecError, match=r"not those of pretrain_bert\.py"):
+        with_stages("pretrain_bert.py", CONVERTED, converter="/ours/bert_to_hf.py")
+
+
+def test_a_checkpoint_from_elsewhere_is_converted() -> None:
+    source = {"from": "/runs/gpt/checkpoints", "iteration": 100}
+    assert with_stages("pretrain_t5.py", {"convert": {"kind": "convert", "start": source}})
