@@ -17,11 +17,11 @@ def main(directory: Path) -> None:
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
     result = names[call["function"]](*call["args"], **call["kwargs"])
     try:
-        text = json.dumps(result)
+        text = json.dumps(result, allow_nan=False)  # an XCom holds no NaN
     except (TypeError, ValueError) as error:
-        sys.exit(
+        raise TypeError(
             f"the result of {call['function']} is not JSON ({error}): return plain values, or write a file"
-        )
+        ) from None
     draft = directory / "result.json.new"
     draft.write_text(text + "\n", encoding="utf-8")
     draft.replace(directory / "result.json")

@@ -36,10 +36,18 @@ class JsonLinesNotifier(BaseNotifier):
     def notify(self, context: Context) -> None:
         """Write the notice of the context; outside of this package's tasks, the data of the callback's task."""
         values: dict[str, Any] = dict(context)
-        notice = values.get("notice") or {"name": values["ti"].task_id, "sweep": values["ti"].dag_id}
+        notice = values.get("notice") or _of_a_callback(values)
         line = {
             "time": round(time.time(), 3),
             **notice,
             **({"message": self.message} if self.message else {}),
         }
         append_line(self.path, json.dumps(line, sort_keys=True))
+
+
+def _of_a_callback(values: dict[str, Any]) -> dict[str, str]:
+    """Return the task of a callback, or the run: Airflow may call a DAG's callbacks without a task."""
+    task = values.get("ti")
+    if task is None:
+        return {"name": values["run_id"], "sweep": values["dag"].dag_id}
+    return {"name": task.task_id, "sweep": task.dag_id}

@@ -71,8 +71,10 @@ class DescribedJobOperator(EndsTestRun, DeferringTask):
     :param reservation: value of sbatch's ``--reservation`` (templated)
     :param exclude: nodes that must not be used (templated)
     :param options: further options of sbatch, as a list of words (templated)
-    :param env: environment variables of the command; no secrets, because the job script contains them (templated)
-    :param outputs: files that must exist at the end; relative paths are relative to the job's directory (templated)
+    :param env: environment variables of the command, without those whose value is None; no secrets, because the job
+        script contains them (templated)
+    :param outputs: list of files that must exist at the end; relative paths are relative to the job's directory
+        (templated)
     :param restart: number of restarts after each outcome, with the keys of ``restart`` in a sweep's spec, such as
         ``{"retryable": 10, "failed": 1}``
     """
@@ -112,6 +114,8 @@ class DescribedJobOperator(EndsTestRun, DeferringTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        # templates may turn out empty
+        self.describes_job = command is not None or script is not None
         self.command = command
         self.script = script
         self.slurm_conn_id = slurm_conn_id
@@ -150,7 +154,7 @@ class DescribedJobOperator(EndsTestRun, DeferringTask):
             profile, root = self._cluster_and_root()
             run_dir = run_directory(root, instance.dag_id, instance.run_id, instance.task_id, map_index)
             description = JobDescription(
-                name=self.job_name or f"{instance.dag_id}.{instance.task_id}{mapped}",
+                name=str(self.job_name or "") or f"{instance.dag_id}.{instance.task_id}{mapped}",
                 owner=instance.dag_id,
                 command=self.command or (),
                 script=self.script or None,
@@ -164,11 +168,6 @@ class DescribedJobOperator(EndsTestRun, DeferringTask):
             return description.job(run_dir, profile, is_named=bool(self.cluster))
         except DescriptionError as error:
             raise AirflowFailException(str(error)) from None
-
-    @property
-    def describes_job(self) -> bool:
-        """Whether the arguments describe a job."""
-        return bool(self.command or self.script)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume the task after a trigger has fired, with the submitted job."""

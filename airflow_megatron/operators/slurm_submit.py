@@ -193,6 +193,8 @@ class SlurmSubmitOperator(DescribedJobOperator):
                 ).to_json()
             except LoginExpiredError as error:
                 wait_for_login(self, error, "execute_again")
+            except LoginRefusedError as error:
+                raise AirflowFailException(str(error)) from None
             context["task_state_store"].set(JOB_RECORD, self.job)
         if self.job is not None and just_cleared(context):
             report_changes(context, Job.from_json(self.job), self.log)  # type: ignore[arg-type]

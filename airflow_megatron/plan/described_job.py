@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.errors import AirflowMegatronError
@@ -17,14 +18,13 @@ from airflow_megatron.spec.documents.quantities import parse_interval, parse_wal
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.model.resources import JobResources
-from airflow_megatron.spec.model.schema import RestartSection
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from airflow_megatron.spec.model.schema import Environment, RestartSection, SlurmSection
+from airflow_megatron.spec.trust.quoting import checked_text
 
 STAGE: Final = "job"
 """Stage name of such a job, in the names of its directories and logs."""
 _COUNTS: Final = ("nodes", "gpus_per_node", "cpus_per_task")
+_TEXTS: Final = ("partition", "account", "qos", "constraint", "reservation", "exclude")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=+@-]+")
 
 
@@ -67,15 +67,12 @@ class JobDescription:
         :param is_named: whether the profile is a profile of the project, found by its name
         :raises DescriptionError: if the job cannot be submitted
         """
-        if bool(self.command) == bool(self.script):
+        command = self._words()
+        if bool(command) == bool(self.script):
             raise DescriptionError(f"{self.name}: give either command or script")
         resources = slurm_section(self.resources)
         if self.script is not None:
-            if not self.script.startswith("#!"):
-                raise DescriptionError(
-                    f"{self.name}: script is the text of an sbatch script, which begins with #!/bin/bash; "
-                    "for the text of a file write Path(…).read_text()"
-                )
+            self._check_script(self.script)
             resources = JobResources(options=[*_sbatch_words(resources), *resources.options])
         else:
             resources = _with_defaults(profile, resources)
@@ -95,10 +92,10 @@ class JobDescription:
             swept=(),
             depends_on=(),
             run_dir=_checked(run_dir),
-            command=self._words(),
-            outputs=tuple(_checked(_inside(run_dir, path)) for path in self.outputs),
+            command=command,
+            outputs=tuple(_checked(_inside(run_dir, path)) for path in self._paths()),
             slurm=resources,
-            env={str(key): str(value) for key, value in self.env.items()},
+            env=_environment(self.env),
             restart=self.restart,
             template=self.template,
             script=self.script,
@@ -112,8 +109,38 @@ class JobDescription:
 
     def _words(self) -> tuple[str, ...]:
         if isinstance(self.command, str):
-            return ("bash", "-c", self.command) if self.command else ()
-        return tuple(str(word) for word in self.command)
+            return ("bash", "-c", _text(self.command)) if self.command.strip() else ()
+        if not isinstance(self.command, Sequence) or isinstance(self.command, bytes):
+            raise DescriptionError(f"command is {self.command!r}; write a line for bash, or a list of words")
+        if None in self.command:
+            raise DescriptionError("command holds None; write words")
+        words = tuple(_text(str(word)) for word in self.command)
+        if words and not words[0].strip():
+            raise DescriptionError(f"command begins with {words[0]!r}; write a program")
+        return words
+
+    def _check_script(self, script: str) -> None:
+        if not isinstance(script, str):
+            raise DescriptionError(f"script is {script!r}; write the text of an sbatch script")
+        if not _text(script).startswith("#!"):
+            raise DescriptionError(
+                f"{self.name}: script is the text of an sbatch script, which begins with #!/bin/bash; "
+                "for the text of a file write Path(…).read_text()"
+            )
+        if "\r\n" in script:
+            raise DescriptionError(
+                f"{self.name}: its lines end in CR LF, which sbatch refuses; convert the script with dos2unix"
+            )
+
+    def _paths(self) -> Sequence[str]:
+        if isinstance(self.outputs, str) or not isinstance(self.outputs, Iterable):
+            raise DescriptionError(f"outputs is {self.outputs!r}; write a list of paths")
+        for path in self.outputs:
+            if not isinstance(path, str) or not path.strip():
+                raise DescriptionError(f"outputs holds {path!r}; write paths")
+            if path.startswith("~"):
+                raise DescriptionError(f"outputs holds {path!r}; no shell expands ~, write an absolute path")
+        return self.outputs
 
 
 def connection_profile(conn_id: str, work_dir: str, *, slurm_bin: str, login_shell: bool) -> ClusterProfile:
@@ -147,6 +174,8 @@ def restart_section(given: Mapping[str, Any] | None) -> RestartSection:
 
     :raises DescriptionError: for unknown keys and invalid values
     """
+    if not isinstance(given, Mapping | None):
+        raise DescriptionError(f"restart is {given!r}; write a mapping, such as {{'retryable': 10}}")
     try:
         return RestartSection.model_validate(dict(given or {}))
     except ValidationError as error:
@@ -165,18 +194,45 @@ def slurm_section(resources: Mapping[str, Any]) -> JobResources:
             raise DescriptionError(f"{key} is {values[key]!r}; write a whole number")
         if key in values:
             values[key] = int(text)
+    for key in _TEXTS:
+        value = values.get(key, "")
+        if not isinstance(value, str):
+            raise DescriptionError(f"{key} is {value!r}; write text")
+        if len(_text(value).splitlines()) > 1:
+            raise DescriptionError(f"{key} is {value!r}; write one line")
+    options = values.get("options", ())
+    if not isinstance(options, Sequence) or isinstance(options, bytes):
+        raise DescriptionError(f"options is {options!r}; write a list of words")
+    values["options"] = options.split() if isinstance(options, str) else [str(word) for word in options]
     time = values.get("time")
     try:
         if time is not None:
             is_delta = isinstance(time, timedelta)
             values["time"] = parse_interval(time.total_seconds()) if is_delta else parse_walltime(time)
-        options = values.get("options", ())
-        values["options"] = options.split() if isinstance(options, str) else [str(word) for word in options]
+        SlurmSection.model_validate(values)
         return JobResources.model_validate(values)
     except ValidationError as error:
         raise DescriptionError(_first(error)) from None
     except ValueError as error:
         raise DescriptionError(f"time: {error}") from None
+
+
+def _environment(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of a job; those without a value are left out.
+
+    :raises DescriptionError: for an invalid name or value
+    """
+    if not isinstance(given, Mapping):
+        raise DescriptionError(f"env is {given!r}; write a mapping of names to values")
+    for name, value in given.items():
+        if not isinstance(value, str | int | float | None):
+            raise DescriptionError(f"env.{name} is {value!r}; write text or a number")
+    values = {str(name): _text(str(value)) for name, value in given.items() if value is not None}
+    try:
+        TypeAdapter(Environment).validate_python(values)
+    except ValidationError as error:
+        raise DescriptionError(f"env.{_first(error)}") from None
+    return values
 
 
 def _with_defaults(profile: ClusterProfile, own: JobResources) -> JobResources:
@@ -217,6 +273,20 @@ def _checked(path: str) -> str:
         raise DescriptionError(str(error)) from None
 
 
+def _text(value: str) -> str:
+    try:
+        return checked_text(value)
+    except QuotingError as error:
+        raise DescriptionError(str(error)[:300]) from None
+
+
 def _first(error: ValidationError) -> str:
+    """Return the first problem of a section, with its key."""
     detail = error.errors(include_url=False)[0]
-    return f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
+    context = detail.get("ctx", {})
+    message = detail["msg"]
+    if detail["type"] == "value_error":  # of a validator of this package
+        message = str(context["error"])
+    elif detail["type"] == "refused":
+        message = f"{context['message']}; {context['hint']}"
+    return f"{detail['loc'][0]}: {message}"

@@ -36,11 +36,12 @@ class CheckpointSensor(ProducedFileSensor):
 
     def trigger(self) -> CheckpointTrigger:
         """Return the trigger that waits for the checkpoint."""
-        if not self.path or self.iteration is None:
+        if (not self.path and self.path != "") or self.iteration is None:
             raise without_job()
-        return CheckpointTrigger(
-            checkpoint_dir=self.path, iteration=int(self.iteration), **self.trigger_arguments()
-        )
+        path, iteration = self.absolute(self.path), str(self.iteration).strip()
+        if not (iteration.isascii() and iteration.isdecimal()):
+            raise AirflowFailException(f"iteration is {self.iteration!r}; write a whole number")
+        return CheckpointTrigger(checkpoint_dir=path, iteration=int(iteration), **self.trigger_arguments())
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Return the checkpoint's path, or fail if it can no longer be written."""

@@ -38,8 +38,9 @@ class LogSensor(ProducedFileSensor):
 
     def trigger(self) -> LogPatternTrigger:
         """Return the trigger that waits for the line."""
-        if not self.path or self.pattern is None:
+        if (not self.path and self.path != "") or self.pattern is None:
             raise without_job()
+        path = self.absolute(self.path)
         try:
             line_pattern(self.pattern)
         except PatternError as error:
@@ -48,7 +49,7 @@ class LogSensor(ProducedFileSensor):
         if isinstance(self.producer, Mapping):
             # lines of earlier attempts of this run count too
             arguments["producer_attempt"] = JobHandle.from_json(self.producer).run_began
-        return LogPatternTrigger(log_file=self.path, pattern=self.pattern, **arguments)
+        return LogPatternTrigger(log_file=path, pattern=self.pattern, **arguments)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Return the line, or fail if it can no longer be written."""

@@ -10,6 +10,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
 from airflow_megatron.slurm.remote.transport import LoginRefusedError
 from airflow_megatron.supervision.attempts import slurm_commands
 from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
@@ -87,6 +88,16 @@ class ProducedFileSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
 
     def _wait(self) -> None:
         self.defer(trigger=self.trigger(), method_name="execute_complete")
+
+    def absolute(self, path: str) -> str:
+        """Return a path on the cluster.
+
+        :raises AirflowFailException: if it is not absolute, or cannot be passed to a shell
+        """
+        try:
+            return checked_path(path)
+        except QuotingError as error:
+            raise AirflowFailException(str(error)) from None
 
     def trigger_arguments(self) -> dict[str, Any]:
         """Return the arguments that the triggers of these sensors share.

@@ -11,6 +11,7 @@ import sys
 import threading
 from typing import Any, Final
 
+from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import CommsDecoder
 
@@ -25,7 +26,8 @@ class EndsTestRun:
     def on_kill(self) -> None:
         """End the process if it runs all tasks of the run."""
         comms = getattr(task_runner, "SUPERVISOR_COMMS", None)
-        if isinstance(comms, CommsDecoder):
+        # Airflow also calls on_kill when execution_timeout has passed, and then continues with the next task
+        if isinstance(comms, CommsDecoder) or isinstance(sys.exception(), AirflowTaskTimeout):
             return
         self.end_helpers()
         # the interrupted task may hold a lock of the database, so do not wait for the record

@@ -64,13 +64,15 @@ def test_a_function_that_fails_fails_the_job(tmp_path: Path) -> None:
     assert not (tmp_path / "result.json").exists()
 
 
-def test_a_result_that_is_not_json_fails_the_job(tmp_path: Path) -> None:
-    def answer():  # type: ignore[no-untyped-def]
-        return {1, 2}
+@pytest.mark.parametrize("value", ["{1, 2}", "[float('nan')]", "{'loss': float('inf')}"])
+def test_a_result_that_is_not_json_fails_the_job(value: str, tmp_path: Path) -> None:
+    def answer(expression):  # type: ignore[no-untyped-def]
+        return eval(expression)
 
-    result = ran(operator(answer), tmp_path)
+    result = ran(operator(answer, value), tmp_path)
     assert result.returncode != 0
-    assert "the result of answer is not JSON" in result.stderr
+    # the failure of the task quotes the last line of an exception
+    assert result.stderr.splitlines()[-1].startswith("TypeError: the result of answer is not JSON")
 
 
 def test_arguments_that_are_not_json_are_refused() -> None:

@@ -16,6 +16,7 @@ from example_specs import CHAIN
 from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.dag_factory.spec_files import build_sweep_dags
 from airflow_megatron.notices.notice import Notice
+from airflow_megatron.notifications.json_lines import JsonLinesNotifier
 from airflow_megatron.notifications.notices import NoticeCallback, send
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
@@ -172,3 +173,11 @@ def test_dags_with_callbacks_are_stored(tmp_path: Path, monkeypatch: pytest.Monk
     assert all("has_on_failure_callback" in text for text in texts)
     assert not any("x-{{" in text for text in texts)
     assert {DagSerialization.from_dict(data).dag_id for data in stored} == {"chain", "chain.point"}
+
+
+def test_the_notifier_in_callbacks_of_a_users_dag(tmp_path: Path) -> None:
+    notifier = JsonLinesNotifier("own.jsonl", message="{{ run_id }} {{ reason }}")
+    # what Airflow's processor passes if the last task is no longer in the DAG
+    notifier({"dag": DAG("mine"), "run_id": "r1", "reason": "task_failure"})
+    (line,) = written(tmp_path / "own.jsonl")
+    assert (line["name"], line["sweep"], line["message"]) == ("r1", "mine", "r1 task_failure")

@@ -434,6 +434,32 @@ class TestWaiting:
         with pytest.raises(AirflowFailException, match=r"'\(' is not a regular expression"):
             LogSensor(task_id="c", cluster="local", path="/r/a.out", pattern="(").execute({})
 
+    @pytest.mark.parametrize(
+        ("sensor", "arguments", "message"),
+        [
+            (
+                CheckpointSensor,
+                {"path": "/c", "iteration": "abc"},
+                "iteration is 'abc'; write a whole number",
+            ),
+            (CheckpointSensor, {"path": "/c", "iteration": -1}, "iteration is -1; write a whole number"),
+            (CheckpointSensor, {"path": "/c", "iteration": ""}, "iteration is ''; write a whole number"),
+            (CheckpointSensor, {"path": "c", "iteration": 1}, "'c' is not absolute"),
+            (CheckpointSensor, {"path": "", "iteration": 1}, "'' is not absolute"),
+            (LogSensor, {"path": "logs/a.out", "pattern": "x"}, "'logs/a.out' is not absolute"),
+            (LogSensor, {"path": "", "pattern": "x"}, "'' is not absolute"),
+        ],
+    )
+    def test_for_what_cannot_be(
+        self,
+        sensor: type[CheckpointSensor | LogSensor],
+        arguments: dict[str, Any],
+        message: str,
+    ) -> None:
+        with pytest.raises(AirflowFailException) as caught:
+            sensor(task_id="t", cluster="local", **arguments).execute({})
+        assert message in str(caught.value)
+
     def test_on_an_unknown_cluster(self) -> None:
         sensor = LogSensor(task_id="c", cluster="lokal", path="/r/a.out", pattern="x")
         with pytest.raises(AirflowFailException, match="did you mean 'local'"):

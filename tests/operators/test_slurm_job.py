@@ -15,7 +15,7 @@ from airflow_megatron.operators.slurm_job import SlurmJobOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.plan.described_job import DescriptionError
 from airflow_megatron.sensors.slurm_job import SlurmJobSensor
-from airflow_megatron.slurm.remote.transport import LoginExpiredError
+from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError
 from airflow_megatron.triggers.pause import PauseTrigger
 
 
@@ -76,6 +76,23 @@ def test_an_impossible_submission_fails_at_once(arguments: dict[str, Any], messa
         with pytest.raises(AirflowFailException) as caught:
             task.execute(context())
         assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("command", ["", "   ", []])
+def test_a_command_that_turns_out_empty_fails_both(command: Any) -> None:
+    for operator in (SlurmJobOperator, SlurmSubmitOperator):
+        with pytest.raises(AirflowFailException, match="give either command or script"):
+            operator(task_id="t", cluster="local", command=command).execute(context())
+
+
+def test_a_connection_that_does_not_exist_fails_both_without_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work_dir(hook: SlurmHook) -> str:
+        raise LoginRefusedError("there is no Airflow connection 'nope'")
+
+    monkeypatch.setattr(SlurmHook, "work_dir", work_dir)
+    for operator in (SlurmJobOperator, SlurmSubmitOperator):
+        with pytest.raises(AirflowFailException, match="no Airflow connection 'nope'"):
+            operator(task_id="t", slurm_conn_id="nope", command="hostname").execute(context())
 
 
 def test_a_mapped_task_has_a_job_of_its_own() -> None:

@@ -66,7 +66,7 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
     environment = {**kept, "PYTHONPATH": str(place / "site"), "AIRFLOW_HOME": str(place / "airflow")}
     (place / "empty").mkdir()
 
-    def call(*words: str, status: int = 0) -> str:
+    def call(*words: str, status: int = 0, stream: str = "stdout") -> str:
         ended = subprocess.run(
             [sys.executable, *words],
             cwd=place / "empty",
@@ -76,7 +76,7 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
             check=False,
         )
         assert ended.returncode == status, ended.stderr
-        return ended.stdout
+        return str(getattr(ended, stream))
 
     return call
 
@@ -130,3 +130,5 @@ def test_commands_work_without_a_checkout(run: Callable[..., str]) -> None:
     script = run(*cli, "render", "quickstart", "S_lr0.001.pretrain")
     assert f"{PACKAGE_DATA}/Megatron-LM/pretrain_gpt.py" in script
     assert "not up: " in run(*cli, "cluster", "status", status=3)
+    missing = run(*cli, "status", "quickstart", status=1, stream="stderr")
+    assert "airflow-megatron init DIR --local-cluster, or airflow-megatron ui" in missing

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from airflow_megatron.plan.described_job import (
     DescriptionError,
@@ -16,6 +17,7 @@ from airflow_megatron.plan.described_job import (
 )
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.pinned import plan_environment_of
+from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.jobs import Job
 
@@ -89,6 +91,35 @@ def test_a_profile_of_the_project_gives_what_is_left_out() -> None:
         ({"command": "a", "resources": {"options": ["--output=x"]}}, "--output=x, which a job may not set"),
         ({"script": "#!/bin/sh\n#SBATCH --array=1-3\na"}, "--array=1-3, which a job may not set"),
         ({"command": "a", "outputs": ["b\nc"]}, "holds a control character"),
+        ({"command": "a", "outputs": "result.h5"}, "outputs is 'result.h5'; write a list of paths"),
+        ({"command": "a", "outputs": ["~/result.h5"]}, "'~/result.h5'; no shell expands ~"),
+        ({"command": "a", "outputs": [""]}, "outputs holds ''; write paths"),
+        ({"command": "a", "outputs": [None]}, "outputs holds None; write paths"),
+        ({"command": "  \n"}, "give either command or script"),
+        ({"command": ["", "x"]}, "command begins with ''"),
+        ({"command": ["cat", None]}, "command holds None; write words"),
+        ({"command": 5}, "command is 5; write a line for bash, or a list of words"),
+        ({"command": b"hostname"}, "command is b'hostname'; write a line for bash, or a list of words"),
+        ({"command": "a\0b"}, "NUL character"),
+        ({"script": "#!/bin/sh\na\0b"}, "NUL character"),
+        ({"script": 5}, "script is 5; write the text"),
+        ({"script": "#!/bin/bash\r\nhostname\r\n"}, "its lines end in CR LF, which sbatch refuses"),
+        ({"command": "a", "env": "A=1"}, "env is 'A=1'; write a mapping of names to values"),
+        ({"command": "a", "env": {"A B": "1"}}, "'A B' cannot be the name of an environment variable"),
+        (
+            {"command": "a", "env": {"SLURM_JOB_ID": "1"}},
+            "env.SLURM_JOB_ID: Slurm sets it in each job; drop it",
+        ),
+        ({"command": "a", "env": {"A": {"b": 1}}}, "env.A is {'b': 1}; write text or a number"),
+        ({"command": "a", "env": {"A": "\0"}}, "NUL character"),
+        ({"command": "a", "resources": {"nodes": 0}}, "nodes: Input should be greater than or equal to 1"),
+        ({"command": "a", "resources": {"cpus_per_task": "0"}}, "cpus_per_task: Input should be greater"),
+        ({"command": "a", "resources": {"nodes": 10**10}}, "nodes: Input should be less than"),
+        ({"command": "a", "resources": {"mem": "64 GB"}}, "mem: '64 GB' is not a memory size of Slurm"),
+        ({"command": "a", "resources": {"mem": 64}}, "mem: 64 is not a memory size of Slurm"),
+        ({"command": "a", "resources": {"exclude": ["n1"]}}, "exclude is ['n1']; write text"),
+        ({"command": "a", "resources": {"partition": "a\nb"}}, "partition is 'a\\nb'; write one line"),
+        ({"command": "a", "resources": {"options": 5}}, "options is 5; write a list of words"),
     ],
 )
 def test_a_job_that_cannot_be_submitted_is_refused_with_a_hint(values: dict[str, Any], message: str) -> None:
@@ -97,9 +128,28 @@ def test_a_job_that_cannot_be_submitted_is_refused_with_a_hint(values: dict[str,
     assert message in str(caught.value)
 
 
-def test_a_restart_policy_that_there_is_not() -> None:
-    with pytest.raises(DescriptionError, match=r"restart: retries: Extra inputs"):
-        restart_section({"retries": 3})
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ({"retries": 3}, r"restart: retries: Extra inputs"),
+        (3, r"restart is 3; write a mapping"),
+        ("failed", r"restart is 'failed'; write a mapping"),
+    ],
+)
+def test_a_restart_policy_that_there_is_not(policy: Any, message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        restart_section(policy)
+
+
+def test_variables_without_a_value_are_left_out() -> None:
+    job = described(command="a", env={"A": None, "B": 1, "C": True, "D": "é\n'"})
+    assert job.env == {"B": "1", "C": "True", "D": "é\n'"}
+
+
+@pytest.mark.parametrize("name", ["_private.task", ".hidden", "über.größe", "-", ""])
+def test_every_task_has_a_name_that_slurm_takes(name: str) -> None:
+    job = replace(described(command="hostname"), name=name)
+    assert attempt_of(job, 1).job_name[0].isalnum()
 
 
 def test_every_task_instance_has_a_directory_of_its_own() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.cli.local.local_connection import CONNECTION_ID
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.spec.documents.shipped_files import checkout
 from airflow_megatron.supervision.attempts import slurm_commands
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
             f"Airflow has no connection {cluster.ssh_conn_id!r} for cluster {cluster.name} ({error}); AIRFLOW_HOME is "
             f"{os.environ.get('AIRFLOW_HOME')}. "
             + (
-                "Start the local cluster and its Airflow once: make ui, or make quickstart"
+                f"Start the local cluster and its Airflow once: {_started_by()}"
                 if is_local
                 else f"Add it: airflow connections add {cluster.ssh_conn_id} --conn-type ssh --conn-host LOGIN_NODE "
                 "--conn-login USER"
@@ -54,6 +55,12 @@ def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
     return SlurmHook(
         cluster.ssh_conn_id, slurm_commands(cluster), conn_retry_attempts=connects, connection=connection
     )
+
+
+def _started_by() -> str:
+    if checkout() is not None:
+        return "make ui, or make quickstart"
+    return "airflow-megatron init DIR --local-cluster, or airflow-megatron ui"
 
 
 @contextmanager

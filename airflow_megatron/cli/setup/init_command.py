@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,8 +32,18 @@ airflow connections add {connection} --conn-type slurm --conn-host LOGIN_NODE --
     --conn-extra '{{"key_file": "~/.ssh/id_ed25519", "host_key": "ssh-ed25519 AAAA…"}}'"""
 
 
+def _folder(text: str) -> Path:
+    """Return the project's folder; an unset variable of a shell is not the current one."""
+    if not text.strip():
+        raise typer.BadParameter("it is empty; write . for the current folder")
+    return Path(text)
+
+
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="The project's folder", parser=_folder),
+    ],
     local_cluster: Annotated[
         bool,
         typer.Option(
@@ -83,11 +94,11 @@ def _show_next_steps(folder: Path, sites: Sequence[str]) -> None:
         print(f"\nThen: airflow-megatron cluster install {name}, and airflow-megatron cluster check {name}")
     if not sites:
         example = folder / "clusters" / "example-slurm.yaml"
-        print(f"\nFor a cluster, copy {example} and give Airflow its connection:\n")
+        print(f"\nFor a cluster, copy {shlex.quote(str(example))} and give Airflow its connection:\n")
         print(CONNECTION.format(connection="slurm_mycluster"))
         print(
             "\nThe programs and the environment of its jobs: airflow-megatron cluster install NAME\n"
-            f"For a cluster on this machine: airflow-megatron init {folder} --local-cluster"
+            f"For a cluster on this machine: airflow-megatron init {shlex.quote(str(folder))} --local-cluster"
         )
 
 

@@ -131,7 +131,8 @@ def point_prefix(sweep: str, point: str) -> str:
 
 
 def _name_in_slurm(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._=+:@-]", "_", name)
+    safe = re.sub(r"[^A-Za-z0-9._=+:@-]", "_", name)
+    return safe if safe[:1].isalnum() else f"job{safe}"
 
 
 def render_job_script(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -108,6 +109,25 @@ def test_an_unknown_site_writes_nothing(call: Callable[..., Answer], tmp_path: P
     assert "there is no shipped profile of a site 'lumi'" in answer.stderr
     assert "lumi-g" in answer.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_the_command_that_it_prints_can_be_pasted(call: Callable[..., Answer], tmp_path: Path) -> None:
+    folder = tmp_path / "it's ours"
+    printed = call("init", str(folder)).stdout
+    assert shlex.quote(str(folder / "clusters" / "example-slurm.yaml")) in printed
+    command = next(line for line in printed.splitlines() if "--local-cluster" in line).partition(": ")[2]
+    assert shlex.split(command) == ["airflow-megatron", "init", str(folder), "--local-cluster"]
+
+
+@pytest.mark.parametrize("given", ["", " "])
+def test_a_variable_that_is_not_set_is_no_folder(
+    given: str, call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = call("init", given)
+    assert answer.status == 2
+    assert "it is empty" in answer.stderr
+    assert files(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_made(call: Callable[..., Answer], tmp_path: Path) -> None:
