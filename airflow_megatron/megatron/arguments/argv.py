@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from airflow_megatron.megatron.arguments.tables import ArgumentError, program_table
 from airflow_megatron.spec.documents.errors import near_names
@@ -19,7 +19,7 @@ from airflow_megatron.spec.expressions.file_values import path_of
 from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_megatron.megatron.arguments.tables import Argument, ArgumentTable
 
@@ -185,7 +185,9 @@ def _value_tokens(name: str, value: object, argument: Argument, release: str) ->
         return [f"{flag}={text}"] if text.startswith("-") and not _is_number(text) else [flag, text]
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     if isinstance(argument.nargs, int) and len(values) != argument.nargs:
-        raise ArgumentError(name, release, f"takes {argument.nargs} values, not {len(values)}")
+        meant = meant_list(value)
+        text = f" (write {meant})" if meant else ""
+        raise ArgumentError(name, release, f"takes {argument.nargs} values, not {len(values)}{text}")
     if argument.nargs == "+" and not values:
         raise ArgumentError(name, release, "takes at least one value; leave it out or write null for none")
     written = [_value_text(name, item, argument, release) for item in values]
@@ -208,6 +210,8 @@ def _value_text(name: str, value: object, argument: Argument, release: str) -> s
         text = f" (write {number})" if number and argument.type in ("int", "float") else ""
         if not text and values:
             text = f" (that is one text; to try several values write sweep: {{{name}: {values}}})"
+        if not text and wanted == "text" and _are_numbers(value):
+            text = f" (write '{','.join(map(str, value))}')"
         raise ArgumentError(name, release, f"must be {wanted}, not {value!r}{text}")
     if argument.choices is not None and text not in {str(choice) for choice in argument.choices}:
         choices = [str(choice) for choice in argument.choices]
@@ -215,6 +219,10 @@ def _value_text(name: str, value: object, argument: Argument, release: str) -> s
         near = [lower[word] for word in near_names(text.lower(), lower, limit=1)]
         raise ArgumentError(name, release, f"cannot be {text!r}; allowed are {', '.join(choices)}", near)
     return text
+
+
+def _are_numbers(value: object) -> TypeGuard[Sequence[float]]:
+    return isinstance(value, (list, tuple)) and bool(value) and all(map(_float_value, value))
 
 
 def _integer_value(value: object) -> str | None:

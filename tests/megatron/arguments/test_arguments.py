@@ -152,6 +152,8 @@ def test_special_arguments(release: str, params: dict[str, object], tokens: list
         ({"save": "a\0b"}, ["save"]),
         ({"lr_decay_style": "wsd"}, ["lr_decay_style", "constant", "did you mean WSD"]),
         ({"rampup_batch_size": [1, 2]}, ["3 values, not 2"]),
+        ({"rampup_batch_size": "4 4 100"}, ["3 values, not 1 (write [4, 4, 100])"]),
+        ({"split": [98, 1.5, 1]}, ["text", "(write '98,1.5,1')"]),
         ({"iterations_to_skip": []}, ["at least one"]),
         ({"data_path": ["-x"]}, ["-x"]),
         ({"disable_bias_linear": True, "add_bias_linear": False}, ["add_bias_linear", "disable_bias_linear"]),
