@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -193,6 +194,21 @@ def test_a_report_survives_every_number_in_a_log(spoilt_tree: RunTree, tmp_path:
         assert (tmp_path / "results.parquet").exists()
         assert (tmp_path / "curves.parquet").exists()
     log.write_text(before)
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("value", ["nan", "1e400", "-inf", "1e300"])
+def test_times_of_a_killed_job(tmp_path: Path, value: str) -> None:
+    """Without an exit record, the times of its iterations are summed."""
+    tree = made_tree(tmp_path / "sweep")
+    log = min(tree.root.rglob("logs/*"))
+    for record in log.parent.parent.rglob("exit.json"):
+        record.unlink()
+    spoilt = re.sub(r"(elapsed time per iteration \(ms\): +)[\d.]+ ", rf"\g<1>{value} ", LINE)
+    log.write_text(log.read_text() + spoilt)
+    times = [row.wall_seconds for row in report(tree, tmp_path / "report").table.rows]
+    assert len(times) == 2
+    assert all(time is not None and math.isfinite(time) for time in times)
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -81,7 +82,7 @@ class TrainingRun:
         """Training time (seconds) that each logged iteration stands for, with those before it that were not logged.
 
         The first line covers the iterations since the loaded checkpoint, at most as many as the second line. None for a
-        line without a timing.
+        line without a timing, or with one that is not finite.
         """
         numbers = [record.iteration for record in self.iterations]
         steps = [after - before for before, after in itertools.pairwise(numbers)]
@@ -89,7 +90,9 @@ class TrainingRun:
             begun = self.loaded if self.loaded is not None and self.loaded < numbers[0] else 0
             steps.insert(0, min([numbers[0] - begun, *steps[:1]]))
         return [
-            None if record.elapsed_ms is None else record.elapsed_ms / 1000 * max(1, each)
+            record.elapsed_ms / 1000 * max(1, each)
+            if record.elapsed_ms is not None and math.isfinite(record.elapsed_ms)
+            else None
             for record, each in zip(self.iterations, steps, strict=True)
         ]
 
