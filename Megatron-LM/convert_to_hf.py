@@ -125,6 +125,8 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
     if iteration is None:
         raise checkpointing.CheckpointError(f"{args.load} holds no {checkpointing.TRACKER}; give --iteration")
     checkpoint = checkpointing.iteration_dir(args.load, iteration)
+    if checkpoint.resolve().is_relative_to(args.output.resolve()):
+        raise ConversionError(f"--output {args.output} would replace the checkpoint {checkpoint}")
     settings = model_settings(read_arguments(checkpoint))
     tokenizer_dir = tokenizer_directory(args.tokenizer or Path(settings.get("tokenizer_model") or ""))
     tokenizer = read_hugging_face_tokenizer(tokenizer_dir)
