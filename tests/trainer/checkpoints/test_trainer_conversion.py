@@ -171,6 +171,20 @@ def test_a_checkpoint_is_not_replaced_by_its_model(
     assert (tmp_path / "checkpoints" / "iter_0000012" / ".metadata").is_file()
 
 
+def test_data_that_are_not_readable_are_not_compared(
+    trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path
+) -> None:
+    prefix = tmp_path / "text"
+    for suffixes in ([".idx"], [".idx", ".bin"]):
+        for suffix in suffixes:
+            prefix.with_suffix(suffix).write_bytes(bytes(100))
+        outcome = trainer.run(
+            *("convert_to_hf.py", "--load", reference[1], "--output", tmp_path / "hf", "--data-path", prefix)
+        )
+        assert outcome.status == 2
+        assert f"--data-path {prefix} has no sequence of 64 tokens" in outcome.stderr
+
+
 def test_mismatch_fails_and_leaves_no_files(
     trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
