@@ -125,6 +125,8 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
     if iteration is None:
         raise checkpointing.CheckpointError(f"{args.load} holds no {checkpointing.TRACKER}; give --iteration")
     checkpoint = checkpointing.iteration_dir(args.load, iteration)
+    if checkpoint.resolve().is_relative_to(args.output.resolve()):
+        raise ConversionError(f"--output {args.output} would replace the checkpoint {checkpoint}")
     settings = model_settings(read_arguments(checkpoint))
     tokenizer_dir = tokenizer_directory(args.tokenizer or Path(settings.get("tokenizer_model") or ""))
     tokenizer = read_hugging_face_tokenizer(tokenizer_dir)
@@ -133,8 +135,7 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
             f"the tokenizer {tokenizer_dir} has {tokenizer.vocab_size} tokens, the model's embedding only"
             f" {settings['padded_vocab_size']} rows: it was not trained with this tokenizer"
         )
-    dtype = "bfloat16" if settings["bf16"] else "float16" if settings["fp16"] else "float32"
-    settings |= {"vocab_size": tokenizer.vocab_size, "eos": tokenizer.eod, "dtype": dtype}
+    settings |= {"vocab_size": tokenizer.vocab_size, "eos": tokenizer.eod, "dtype": _dtype(settings)}
     # The converted model has muP's multipliers in its weights; the original model applies them separately.
     plain = folded_settings(settings)
     external, architecture = _converters(args, plain)
@@ -175,6 +176,17 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
                 "max_abs_logit_difference": difference,
             },
         )
+
+
+def _dtype(settings: Mapping[str, Any]) -> str:
+    """Return the type of the written weights: that of the training, if it can represent them.
+
+    :param settings: completed settings of the model.
+    """
+    # The products of muP's multipliers and weights in half precision have more digits.
+    if settings["use_mup"]:
+        return "float32"
+    return "bfloat16" if settings["bf16"] else "float16" if settings["fp16"] else "float32"
 
 
 def _converters(

@@ -61,6 +61,11 @@ def settings(**changes: Any) -> dict[str, Any]:
             "qwen2_moe",
         ),
         ({"moe_shared_expert_gate": True}, "llama"),
+        ({"num_attention_heads": 6, "kv_channels": 10}, "qwen2"),
+        ({"num_attention_heads": 6, "kv_channels": 10, "qk_layernorm": True}, "qwen3"),
+        ({"num_attention_heads": 6, "kv_channels": 10, **EXPERTS}, "mixtral"),
+        ({"moe_router_load_balancing_type": "sinkhorn"}, "llama"),
+        ({**EXPERTS, "moe_router_load_balancing_type": ["aux_loss", "global_aux_loss"]}, "mixtral"),
         ({"use_rope_scaling": True}, "llama"),
         ({"rope_scaling_factor": 32.0}, "llama"),
         ({"use_rope_scaling": True, "rope_scaling_factor": 32.0, "small_init": False}, "llama"),
@@ -91,12 +96,31 @@ def test_the_first_that_fits(changes: dict[str, Any], name: str) -> None:
             "Qwen3MoeForCausalLM cannot express this model: qk_layernorm is False",
         ),
         ({**GPT2, "group_query_attention": True, "num_query_groups": 2}, "num_query_groups is 2, not 4"),
+        (
+            {**EXPERTS, "moe_router_topk": 1, "moe_router_load_balancing_type": "sinkhorn"},
+            "moe_router_load_balancing_type is sinkhorn, not aux_loss (nor can ",
+        ),
     ],
 )
 def test_settings_that_no_architecture_supports(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConversionError) as caught:
         choose_architecture(settings(**changes), None)
     assert message in str(caught.value)
+
+
+def test_heads_that_do_not_divide_the_hidden_size_of_a_llama() -> None:
+    reason = "hidden_size is 64, not a multiple of num_attention_heads: transformers refuses it"
+    with pytest.raises(ConversionError, match=reason):
+        choose_architecture(settings(num_attention_heads=6, kv_channels=10), "llama")
+
+
+def test_balanced_choices_of_experts_are_not_normalized() -> None:
+    experts = {**EXPERTS, "moe_ffn_hidden_size": 8}
+    balanced = settings(**experts, qk_layernorm=True, moe_router_load_balancing_type="sinkhorn")
+    config = choose_architecture(balanced, None).hugging_face_config(
+        {**balanced, "vocab_size": 8, "eos": 0, "dtype": "float32"}
+    )
+    assert config["norm_topk_prob"] is False
 
 
 def test_every_shipped_file_can_be_loaded() -> None:

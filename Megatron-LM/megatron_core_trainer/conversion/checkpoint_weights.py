@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from megatron_core_trainer.conversion import rank_files
 from megatron_core_trainer.conversion.errors import ConversionError
-from megatron_core_trainer.conversion.saved_objects import arguments_in, load_saved
+from megatron_core_trainer.conversion.saved_objects import arguments_in, load_saved, reading
 from megatron_core_trainer.conversion.weight_names import local_name
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def read_arguments(checkpoint: Path) -> dict[str, Any]:
     if not is_sharded(checkpoint):
         return rank_files.read_arguments(checkpoint)
     if (checkpoint / "common.pt").is_file():
-        common = load_saved(checkpoint / "common.pt")
+        with reading(f"the checkpoint {checkpoint}"):
+            common = load_saved(checkpoint / "common.pt")
     else:
         common = _read(checkpoint, {_COMMON: io.BytesIO()})[_COMMON]
         common = common[0] if isinstance(common, list) else common
@@ -73,11 +74,12 @@ def read_weights(checkpoint: Path, settings: Mapping[str, Any], shapes: Mapping[
     :param checkpoint: an ``iter_*`` directory.
     :param settings: of the model, completed.
     :param shapes: of the whole model's weights, by name.
-    :raises ConversionError: if it is incomplete.
+    :raises ConversionError: if it is incomplete or damaged.
     """
     if not is_sharded(checkpoint):
         return rank_files.read_weights(checkpoint, settings, shapes)
-    stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    with reading(f"the checkpoint {checkpoint}"):
+        stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     wanted = {
         name: torch.empty(kept.size, dtype=kept.properties.dtype)
         for name, kept in stored.items()
@@ -102,10 +104,11 @@ class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
 
 
 def _read(checkpoint: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    try:
-        load(wanted, storage_reader=FileSystemReader(checkpoint), planner=_Planner(), no_dist=True)
-    except (CheckpointException, OSError, RuntimeError) as error:
-        raise ConversionError(f"the checkpoint {checkpoint} cannot be read: {error}") from error
+    with reading(f"the checkpoint {checkpoint}"):
+        try:
+            load(wanted, storage_reader=FileSystemReader(checkpoint), planner=_Planner(), no_dist=True)
+        except CheckpointException as error:
+            raise next(iter(error.failures.values()))[0] from error
     return wanted
 
 

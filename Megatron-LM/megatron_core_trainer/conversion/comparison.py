@@ -30,24 +30,34 @@ def comparison_tokens(
 
     length = min(int(settings["seq_length"]), _LENGTH)
     for prefix in [data_path] if data_path else _training_prefixes(settings):
-        if Path(prefix + ".idx").is_file():
-            from megatron.core.datasets.indexed_dataset import IndexedDataset
-
-            dataset = IndexedDataset(prefix)
-            ids: list[int] = []
-            for index in range(len(dataset)):
-                ids += dataset[index][: _ROWS * length].tolist()
-                if len(ids) >= _ROWS * length:
-                    break
-            rows = min(_ROWS, len(ids) // length)
-            if rows and max(ids[: rows * length]) < vocab_size:
-                return torch.tensor(ids[: rows * length], dtype=torch.int64).view(rows, length), prefix
+        ids = _first_tokens(prefix, _ROWS * length)
+        rows = min(_ROWS, len(ids) // length)
+        if rows and max(ids[: rows * length]) < vocab_size:
+            return torch.tensor(ids[: rows * length], dtype=torch.int64).view(rows, length), prefix
     if data_path:
         raise ConversionError(
             f"--data-path {data_path} has no sequence of {length} tokens below {vocab_size}"
         )
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, vocab_size, (_ROWS, length), generator=generator), "random tokens"
+
+
+def _first_tokens(prefix: str, count: int) -> list[int]:
+    """Return at least ``count`` tokens of indexed data: fewer if it is shorter, none if it cannot be read."""
+    if not all(Path(f"{prefix}.{end}").is_file() for end in ("idx", "bin")):
+        return []
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+    ids: list[int] = []
+    try:
+        dataset = IndexedDataset(prefix)
+        for index in range(len(dataset)):
+            ids += dataset[index][:count].tolist()
+            if len(ids) >= count:
+                break
+    except (OSError, ValueError, AssertionError):  # megatron-core asserts that the index begins as one
+        return []
+    return ids
 
 
 def _training_prefixes(settings: Mapping[str, Any]) -> list[str]:

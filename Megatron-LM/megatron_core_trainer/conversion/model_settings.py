@@ -27,6 +27,7 @@ PLAIN: dict[str, Any] = {
     "moe_latent_size": None,
     "moe_router_enable_expert_bias": False,
     "moe_router_group_topk": None,
+    "moe_router_load_balancing_type": "aux_loss",
     "moe_router_num_groups": None,
     "moe_router_pre_softmax": False,
     "moe_router_score_function": "softmax",
@@ -86,9 +87,23 @@ def model_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     settings |= {new: value for new, value in renamed.items() if settings[new] is None}
     if not settings.get("group_query_attention", True) or settings.get("num_query_groups") is None:
         settings["num_query_groups"] = settings["num_attention_heads"]
+    settings |= _balancing(settings)
     settings["dense_layers"] = _dense_layers(settings)
     settings["of_this_trainer"] = _OWN_ARGUMENT in saved
     return settings
+
+
+def _balancing(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that have the effect of ``moe_router_load_balancing_type`` outside training.
+
+    Only ``sinkhorn`` has one: the weight of a token's only expert is a sigmoid, and those of several experts are those
+    of a softmax over all (megatron-core's ``TopKRouter.sinkhorn_load_balancing``).
+    """
+    if not settings["num_experts"] or settings["moe_router_load_balancing_type"] != "sinkhorn":
+        return {"moe_router_load_balancing_type": "aux_loss"}
+    if settings.get("moe_router_topk") == 1:
+        return {}
+    return {"moe_router_load_balancing_type": "aux_loss", "moe_router_pre_softmax": True}
 
 
 def _dense_layers(settings: Mapping[str, Any]) -> list[int]:

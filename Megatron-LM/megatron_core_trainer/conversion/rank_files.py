@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer.conversion.errors import ConversionError
-from megatron_core_trainer.conversion.saved_objects import arguments_in, load_saved
+from megatron_core_trainer.conversion.saved_objects import arguments_in, load_saved, reading
 from megatron_core_trainer.conversion.weight_names import local_name
 
 if TYPE_CHECKING:
@@ -102,11 +102,9 @@ def _ranks(checkpoint: Path, settings: Mapping[str, Any]) -> dict[Rank, Path]:
 
 
 def _load(directory: Path) -> dict[str, Any]:
-    try:
+    with reading(str(directory / _FILE)):
         # Most of the file is optimizer state, so read only what is used.
         return dict(load_saved(directory / _FILE, mmap=True))
-    except (OSError, RuntimeError, EOFError) as error:
-        raise ConversionError(f"{directory / _FILE} cannot be read: {error}") from error
 
 
 def _renumbered(weights: Mapping[str, Any], layers: int, expert_rank: int) -> Weights:

@@ -5,6 +5,7 @@ Megatron pickles its arguments. They contain enumerations and classes of Megatro
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from megatron_core_trainer.conversion.errors import ConversionError
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -50,6 +51,20 @@ def load_saved(source: Path | io.BytesIO, *, mmap: bool = False) -> Any:
 
     reader = SimpleNamespace(**{**vars(pickle), "Unpickler": _Unpickler})
     return torch.load(source, map_location="cpu", mmap=mmap, weights_only=False, pickle_module=reader)
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Report every error of the block as a file that cannot be read: a damaged pickle can cause any error.
+
+    :param what: what the block reads, for the error message.
+    :raises ConversionError: with the error.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise ConversionError(f"{what} cannot be read: {reason}") from error
 
 
 def arguments_in(content: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:

@@ -82,8 +82,9 @@ class SplitData:
         return self._batches(self._train, self._args.consumed_train_samples)
 
     def valid_batches(self) -> Iterator[Batch] | None:
-        """Return validation batches: the next ones, or all of them with ``--full-validation``."""
-        consumed = 0 if self._args.full_validation else self._args.consumed_valid_samples
+        """Return validation batches: the next ones; from the beginning if all are read, or if nothing is trained."""
+        from_start = self._args.full_validation or self._args.skip_train
+        consumed = 0 if from_start else self._args.consumed_valid_samples
         return self._batches(self._valid, consumed)
 
     def test_batches(self) -> Iterator[Batch] | None:
@@ -136,11 +137,16 @@ def eval_iterations(args: argparse.Namespace, valid_length: int) -> int:
 
 def _sample_counts(args: argparse.Namespace) -> tuple[int, int | None, int]:
     batch = args.global_batch_size
+    train = args.train_samples
+    if train is None:
+        # Upstream's number, or more if the run had larger batches before it was continued.
+        rest = max(0, args.train_iters - args.iteration) * batch
+        train = max(args.train_iters * batch, args.consumed_train_samples + rest)
     validations = (
         1 if args.skip_train or not args.eval_interval else args.train_iters // args.eval_interval + 1
     )
     valid = None if args.full_validation else validations * args.eval_iters * batch
-    return args.train_samples or args.train_iters * batch, valid, args.eval_iters * batch
+    return train, valid, args.eval_iters * batch
 
 
 def _dataset_config(args: argparse.Namespace, tokenizer: Tokenizer) -> GPTDatasetConfig:

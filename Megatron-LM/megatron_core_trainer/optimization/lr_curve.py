@@ -202,13 +202,15 @@ def write_report(directory: Path, report: dict[str, Any]) -> None:
 def write_search(save: Path, curve: LossCurve, about: dict[str, Any]) -> None:
     """Write the files of a finished search to ``SAVE/lr_finder`` and print the suggested rate.
 
-    A curve that is too short for a suggestion is written without a report.
+    A curve that is too short for a suggestion is written without a report; that of an earlier search is deleted.
 
     :param save: folder of the search.
     :param curve: its losses.
     :param about: description of the search for its report.
     """
     directory = save / DIRECTORY
+    for name in (REPORT, SUGGESTED):
+        (directory / name).unlink(missing_ok=True)
     curve.write(directory)
     try:
         found = analyse(np.array(curve.learning_rates), np.array(curve.losses))

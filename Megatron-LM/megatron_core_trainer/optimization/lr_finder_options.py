@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def problem(args: argparse.Namespace) -> str | None:
 
     :param args: arguments with the options of :func:`add_options`.
     """
-    if not 0 < args.lr_finder_start_lr < args.lr_finder_end_lr:
+    if not 0 < args.lr_finder_start_lr < args.lr_finder_end_lr < math.inf:
         return (
             f"--lr-finder-start-lr ({args.lr_finder_start_lr}) must be above zero and below --lr-finder-end-lr"
-            f" ({args.lr_finder_end_lr})"
+            f" ({args.lr_finder_end_lr}), which must be finite"
         )
     if not 0 <= args.lr_finder_smoothing < 1:
         return f"--lr-finder-smoothing must lie in [0, 1), not {args.lr_finder_smoothing}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -139,6 +140,49 @@ def test_incomplete_checkpoint_is_refused(
     assert missing.status == 2
     assert "there is no checkpoint" in missing.stderr
     assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize("name", [".metadata", "common.pt", "__0_0.distcp"])
+def test_damaged_checkpoint_is_refused(
+    name: str, trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(reference[1], tmp_path / "checkpoints")
+    file = tmp_path / "checkpoints" / "iter_0000012" / name
+    content = file.read_bytes()
+    for damaged in (bytes(len(content)), content[: len(content) // 2]):
+        file.write_bytes(damaged)
+        outcome = trainer.run(
+            "convert_to_hf.py", "--load", tmp_path / "checkpoints", "--output", tmp_path / "hf"
+        )
+        assert outcome.status == 2
+        assert re.search(r"error: the checkpoint \S+/iter_0000012 cannot be read: \S", outcome.stderr)
+        assert "Traceback" not in outcome.stderr
+        assert not (tmp_path / "hf").exists()
+
+
+def test_a_checkpoint_is_not_replaced_by_its_model(
+    trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(reference[1], tmp_path / "checkpoints")
+    for output in (tmp_path / "checkpoints", tmp_path):
+        outcome = trainer.run("convert_to_hf.py", "--load", tmp_path / "checkpoints", "--output", output)
+        assert outcome.status == 2
+        assert f"--output {output} would replace the checkpoint" in outcome.stderr
+    assert (tmp_path / "checkpoints" / "iter_0000012" / ".metadata").is_file()
+
+
+def test_data_that_are_not_readable_are_not_compared(
+    trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path
+) -> None:
+    prefix = tmp_path / "text"
+    for suffixes in ([".idx"], [".idx", ".bin"]):
+        for suffix in suffixes:
+            prefix.with_suffix(suffix).write_bytes(bytes(100))
+        outcome = trainer.run(
+            *("convert_to_hf.py", "--load", reference[1], "--output", tmp_path / "hf", "--data-path", prefix)
+        )
+        assert outcome.status == 2
+        assert f"--data-path {prefix} has no sequence of 64 tokens" in outcome.stderr
 
 
 def test_mismatch_fails_and_leaves_no_files(

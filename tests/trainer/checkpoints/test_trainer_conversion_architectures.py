@@ -116,6 +116,11 @@ def cases(place: Path) -> list[dict[str, Any]]:
             "layout": {"tensor": 2, "pipeline": 1, "expert": 1},
         },
         {"name": "multiplied", "settings": {"qk_layernorm": True, **MULTIPLIERS}},
+        {"name": "multiplied_in_half_precision", "settings": {"bf16": True, **MULTIPLIERS}},
+        {
+            "name": "uneven_heads",
+            "settings": {**UNTIED, **GROUPED, "num_attention_heads": 6, "kv_channels": 10},
+        },
         {"name": "opensci", "settings": {"qk_layernorm": True, "add_bias_linear": True}},
         {
             "name": "ranks",
@@ -188,6 +193,8 @@ CLASSES = {
     "shared_expert": "Qwen2MoeForCausalLM",
     "gated_shared_expert": "Qwen2MoeForCausalLM",
     "multiplied": "Qwen3ForCausalLM",
+    "multiplied_in_half_precision": "LlamaForCausalLM",
+    "uneven_heads": "Qwen2ForCausalLM",
     "opensci": "OpensciForCausalLM",
     "ranks": "LlamaForCausalLM",
     "ranks_interleaved": "GPT2LMHeadModel",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(SCRIPTS))
 sys.path.insert(0, str(REPOSITORY / "tests" / "studies"))
 
+from megatron_core_trainer.optimization import lr_finder_options
 from megatron_core_trainer.optimization.lr_curve import (
     CurveError,
     LossCurve,
@@ -35,6 +36,7 @@ from megatron_core_trainer.optimization.lr_curve import (
     local_minima,
     read_curve,
     read_report,
+    write_search,
 )
 from upstream import UpstreamMissingError, find_upstream
 
@@ -260,6 +262,28 @@ def test_noise_before_the_fall_suggests_nothing() -> None:
     assert max(found["minima"]) < 1e-2
     assert found["suggested"] == pytest.approx(0.1)
     assert len(found["suggestions"]) == len(found["minima"]) + 1
+
+
+def test_a_search_without_a_suggestion_leaves_no_earlier_one(tmp_path: Path) -> None:
+    rates = np.logspace(-5, 0, 60).tolist()
+    long = LossCurve(0.0, 0.0)
+    for rate in rates:
+        long.add(rate, 6 - 2 * math.exp(-((math.log10(rate) + 2) ** 2)))
+    write_search(tmp_path, long, {})
+    assert (tmp_path / "lr_finder" / "suggested_lr").is_file()
+    write_search(tmp_path, LossCurve(0.0, 0.0, [1.0], [2.0], [2.0]), {})
+    assert sorted(path.name for path in (tmp_path / "lr_finder").iterdir()) == [
+        "lr_finder_data.csv",
+        "lr_finder_data.npz",
+    ]
+
+
+@pytest.mark.parametrize("end", ["inf", "nan", "1e-7"])
+def test_limits_that_are_no_range(end: str) -> None:
+    words = ["--lr-finder-save", "x", "--lr-finder-end-lr", end]
+    found = lr_finder_options.problem(lr_finder_options.split("p", words)[0])
+    assert found is not None
+    assert f"--lr-finder-end-lr ({float(end)})" in found
 
 
 def test_losses_that_are_not_numbers_end_a_search() -> None:

@@ -252,6 +252,30 @@ def test_finished_run_started_again_only_validates(
     assert again.validations["12 on test set"] == reference[0].validations["12 on test set"]
 
 
+def test_validation_without_training_starts_with_the_first_samples(
+    trainer: Trainer, data: Data, reference: tuple[Outcome, Path], tmp_path: Path
+) -> None:
+    blend = [0.5, data.directory / "valid_text_document", 0.5, data.directory / "test_text_document"]
+    words = ["--load", reference[1], "--skip-train", "--valid-data-path", *blend]
+    outcomes = [
+        trainer.run("pretrain_gpt.py", *pretrain_args(data, tmp_path, [*words, *more]))
+        for more in ([], ["--finetune"])
+    ]
+    assert [outcome.status for outcome in outcomes] == [0, 0], outcomes[0].stderr
+    continued, fresh = (outcome.validations for outcome in outcomes)
+    assert continued["12 on validation set"] == fresh["0 on validation set"]
+
+
+def test_data_suffice_after_a_change_to_smaller_batches(trainer: Trainer, data: Data, tmp_path: Path) -> None:
+    blend = [0.5, data.directory / "train_text_document", 0.5, data.directory / "valid_text_document"]
+    args = pretrain_args(data, tmp_path / "c", ["--train-data-path", *blend])
+    assert trainer.run("pretrain_gpt.py", *args, "--exit-interval", 8).status == 0
+    smaller = ["--global-batch-size", 2, "--override-opt_param-scheduler"]
+    outcome = trainer.run("pretrain_gpt.py", *args, "--load", tmp_path / "c", *smaller)
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.lines[12].consumed == 40
+
+
 def test_missing_checkpoint(trainer: Trainer, data: Data, tmp_path: Path) -> None:
     empty = tmp_path / "none"
     args = pretrain_args(data, tmp_path / "own", ["--load", empty, "--train-iters", 5, "--exit-interval", 1])
