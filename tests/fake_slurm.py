@@ -53,9 +53,10 @@ while [ $# -gt 0 ]; do
   shift
 done
 cat "$FAKE_SLURM"/jobs/* 2>/dev/null | while IFS='|' read -r id state submitted comment job; do
+  case $job in *'|'*) comment="$comment|${job%|*}" job=${job##*|} ;; esac
   [ -n "$name" ] && [ "$name" != "$job" ] && continue
   case $format in
-    %j) printf '%s\n' "$job" ;;
+    'row|%j') printf 'row|%s\n' "$job" ;;
     %A) printf '%s\n' "$id" ;;
     'queue|'*'|%r|%j') printf 'queue|%s|%s|%s|%s\n' "$id" "$state" "$comment" "$job" ;; # the comment as the reason
     queue*) printf 'queue|%s|%s\n' "$id" "$job" ;;

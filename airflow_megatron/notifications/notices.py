@@ -6,8 +6,11 @@ Notices of a task's end are sent by the task's callbacks (:class:`NoticeCallback
 
 from __future__ import annotations
 
+import contextvars
 import logging
-from typing import TYPE_CHECKING, Any
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import get_current_context
 
@@ -15,13 +18,16 @@ from airflow_megatron.notices.notice import Notice
 from airflow_megatron.task_runtime.stored_plan import pinned_outline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.sdk import Context
 
     from airflow_megatron.spec.model.schema import NoticeKind, NotifySection
 
 log = logging.getLogger(__name__)
+
+NOTIFIER_SECONDS: Final = 60.0
+"""Time limit of a notifier in seconds; the next attempt of a job waits for it."""
 
 _KEY = "notice"
 
@@ -43,7 +49,7 @@ def send(sections: Sequence[NotifySection], notice: Notice) -> None:
 def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -> None:
     """Send a notice to the notifiers that want its kind.
 
-    The failure of a notifier is only logged: a job does not fail because a chat service is down.
+    The failure of a notifier is only logged: a job does not fail, or wait, because a chat service is down.
     """
     from airflow_megatron.notices.notifier_classes import notifier_class, rendered_arguments
 
@@ -54,11 +60,38 @@ def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -
         values = {**_values(context), _KEY: wanted.to_json()}
         try:
             arguments = rendered_arguments(section.notifier, section.arguments, wanted)
-            # notify() instead of a call, because a call would render the arguments, which may contain text of a job,
-            # with access to connections and variables
-            notifier_class(section.notifier)(**arguments).notify(dict(values))
+            notifier = notifier_class(section.notifier)
+            _within_limit(partial(_notify, notifier, arguments, dict(values)))
         except Exception:
             log.exception("%s failed to send: %s", section.notifier, notice.text)
+
+
+def _notify(notifier: type, arguments: Mapping[str, Any], values: dict[str, Any]) -> None:
+    # notify() instead of a call, because a call would render the arguments, which may contain text of a job, with
+    # access to connections and variables
+    notifier(**arguments).notify(values)
+
+
+def _within_limit(sending: Callable[[], object]) -> None:
+    """Call a function in a thread, which is left behind at the time limit.
+
+    :raises TimeoutError: at the time limit
+    """
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            sending()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True)
+    thread.start()
+    thread.join(NOTIFIER_SECONDS)
+    if thread.is_alive():
+        raise TimeoutError(f"no end within {NOTIFIER_SECONDS:.0f} s")
+    for error in errors:
+        raise error
 
 
 class NoticeCallback:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +37,22 @@ OWN = "airflow_megatron.notifications.json_lines.JsonLinesNotifier"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_MEGATRON_NOTICES", str(tmp_path))
-    monkeypatch.setenv("AIRFLOW_MEGATRON_NOTIFIERS", f"{__name__}.BrokenNotifier")
+    monkeypatch.setenv("AIRFLOW_MEGATRON_NOTIFIERS", f"{__name__}.BrokenNotifier,{__name__}.HangingNotifier")
 
 
 class BrokenNotifier(BaseNotifier):
     def notify(self, context: Any) -> None:
         raise ConnectionError("the chat is down")
+
+
+class HangingNotifier(BaseNotifier):
+    """Waits for the answer of a server that accepts connections and says nothing."""
+
+    def notify(self, context: Any) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+            client.connect(server.getsockname())
+            client.settimeout(5)  # the end of a test without the limit
+            client.recv(1)
 
 
 def section(path: Path, *kinds: str, message: str = "") -> NotifySection:
@@ -102,6 +113,18 @@ def test_notifier_that_fails_changes_nothing(tmp_path: Path, caplog: pytest.LogC
     callback(context())
     assert len(written(tmp_path / "a")) == 1
     assert "failed to send" in caplog.text
+
+
+def test_notifier_that_hangs_delays_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_megatron.notifications.notices.NOTIFIER_SECONDS", 0.2)
+    hanging = NotifySection(notifier=f"{__name__}.HangingNotifier", on=["retry"])
+    with set_current_context(context()):
+        send([hanging, section(tmp_path / "a", "retry")], Notice("retry", "s.p.train", "node failed"))
+    assert len(written(tmp_path / "a")) == 1
+    assert "failed to send" in caplog.text
+    assert "no end within" in caplog.text
 
 
 NOTIFY = f"""\

@@ -14,7 +14,7 @@ from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.quoting import QuotingError
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult
-from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.states.observation import CommandAnswer, Watch
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
@@ -106,6 +106,16 @@ def test_login_shell_reads_the_profile_and_survives_its_noise(slurm, request_for
     assert parse_poll(watches, run(poll_script(watches, login), login))["x"].queue is not None
     elsewhere = SlurmCommands(slurm_bin=str(bin_dir))
     assert parse_poll(watches, run(poll_script(watches, elsewhere), elsewhere))["x"].queue is not None
+
+
+def test_a_missing_folder_for_temporary_files_is_replaced(slurm, tmp_path, monkeypatch):
+    (tmp_path / "found").touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "of compute nodes"))
+    watch = Watch(key="x", globs=(f"{tmp_path}/fo*",), commands=("echo yes",))
+    seen = parse_poll([watch], slurm.run(poll_script([watch])))["x"]
+    assert seen.matches == {f"{tmp_path}/fo*": (f"{tmp_path}/found",)}
+    assert seen.answers == {"echo yes": CommandAnswer(0, "yes\n")}
+    assert seen.errors == ()
 
 
 def test_relative_directory_of_commands_is_refused():

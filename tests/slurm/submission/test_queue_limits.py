@@ -50,6 +50,13 @@ def test_a_full_queue_defers_and_the_next_free_place_is_taken(slurm, limited, tm
     assert slurm.submit(limited("c", limit)).job_id == "1003"
 
 
+def test_warnings_of_squeue_are_not_jobs(slurm, limited):
+    slurm.behave(
+        "squeue", "echo 'squeue: error: Ignoring obsolete FastSchedule=1 option' >&2; printf '\nmotd\n'"
+    )
+    assert slurm.submit(limited("a", QueueLimit(1))).status == "submitted"
+
+
 @pytest.mark.slow
 def test_jobs_of_others_count_for_the_cluster_and_not_for_the_sweep(slurm, limited):
     (slurm.root / "jobs" / "7").write_text("7|RUNNING|0|(null)|a shell script of mine\n")

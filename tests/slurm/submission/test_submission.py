@@ -315,10 +315,21 @@ def test_job_of_a_former_sweep_of_the_same_name_is_not_adopted(slurm, request_fo
         f"7|RUNNING|{now}|airflow-megatron:older:sweep.point.train.a1|sweep.point.train.a1\n"
     )
     (slurm.root / "jobs" / "8").write_text(f"8|RUNNING|{now - 9999}|(null)|sweep.point.train.a1\n")
+    (slurm.root / "jobs" / "9").write_text(
+        f"9|RUNNING|{now}|a|airflow-megatron:older:sweep.point.train.a1|sweep.point.train.a1\n"
+    )
     # Accounting does not have the comment of a running job.
     slurm.behave("sacct", f"echo '7|RUNNING|{now}||sweep.point.train.a1'")
     slurm.behave("sbatch", "kill -9 $$")
     assert slurm.submit(request_for()).status == "pending"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comment", ["billed: a|b", "x|$comment", "$comment|", "$comment, billed", "||"])
+def test_job_is_found_whatever_a_plug_in_of_the_site_writes_into_its_comment(slurm, request_for, comment):
+    slurm.behave("sbatch", f'comment="{comment}"; accept "$@"; kill -9 $$')
+    outcome = slurm.submit(request_for())
+    assert (outcome.status, outcome.job_id) == ("adopted", "1001")
 
 
 def test_withdrawn_job_of_the_same_attempt_is_not_adopted(slurm, request_for):

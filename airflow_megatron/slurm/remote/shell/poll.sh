@@ -13,6 +13,10 @@ export am_mark
 
 am_broken=
 
+am_new_folder() { # start-up files may set TMPDIR to a folder that only compute nodes or jobs have
+  mktemp -d 2>/dev/null || TMPDIR=/tmp mktemp -d
+}
+
 am_queue() { # FORMAT; -t all: jobs that ended within MinJobAge show their final state
   am_queue=$(am_squeue --me -h -t all -o "$am_mark|$1" 2>&1)
   am_status=$?
@@ -230,7 +234,7 @@ am_listed_checkpoints() {
     printf '%s\nlisted %s\n' "$am_list" $am_listed
     return
   fi
-  am_answers=$(mktemp -d) || {
+  am_answers=$(am_new_folder) || {
     printf 'listed 1\n'
     return
   }
@@ -270,7 +274,7 @@ am_globs() {
   am_seconds=$1 am_blocks=$(($2 / 512)) am_most_in_all=$3
   shift 3
   am_index=0
-  am_answers=$(mktemp -d) || return 0
+  am_answers=$(am_new_folder) || return 0
   export am_newline am_index
   am_body='
     case $am_file in *"$am_newline"*) continue ;; esac
@@ -301,7 +305,7 @@ am_commands() {
   am_seconds=$1
   shift
   am_index=0
-  am_answers=$(mktemp -d) || return 0
+  am_answers=$(am_new_folder) || return 0
   for am_text; do
     (
       timeout -k 2 "$am_seconds" bash -c "$am_text" </dev/null >"$am_answers/$am_index.out" 2>/dev/null

@@ -52,14 +52,14 @@ am_callers() { # prints place|SINCE|JOBS|NAME of all announced callers; removes 
 am_count() {
   # Read callers before jobs: a caller that leaves the list in between has its job in the queue.
   am_listed=$(am_callers)
-  am_rows=$(am_squeue --me -h -r -o '%j' 2>&1) || {
+  am_rows=$(am_squeue --me -h -r -o 'row|%j' 2>&1) || { # without the mark: warnings, rest of a name with a line break
     printf '%s' "$am_rows"
     return 1
   }
   {
     am_limits
     printf '%s\n' "$am_listed"
-    printf '%s\n' "$am_rows" | sed 's/^/row|/'
+    printf '%s\n' "$am_rows" | grep '^row|'
   } | awk -F'|' -v me="$am_name" '
     $1 == "limit" { most[++limits] = $2; prefix[limits] = $3 }
     $1 == "place" && !($4 in since && since[$4] <= $2) { since[$4] = $2 }

@@ -181,9 +181,12 @@ am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; f
     -v withdrawn="$(am_withdrawn_ids)" '
     BEGIN { count = split(withdrawn, ids, " "); for (i = 1; i <= count; i++) other[ids[i]] = 1 }
     { sub(/_.*/, "", $1) } # the tasks of an array are one submission
-    NF == 5 && $5 == name && $1 ~ /^[0-9]+$/ {
-      if (nonce != "" && index($4, prefix) == 1 && $4 != mine) other[$1] = 1
-      if ($1 in other || ($4 != mine && $3 + 0 < from)) next
+    NF >= 5 && $NF == name && $1 ~ /^[0-9]+$/ { # a plug-in of the site may add any text to the comment
+      comment = $4
+      for (i = 5; i < NF; i++) comment = comment "|" $i
+      own = index(comment, mine)
+      if (nonce != "" && index(comment, prefix) && !own) other[$1] = 1
+      if ($1 in other || (!own && $3 + 0 < from)) next
       print $3 + 0, $1 + 0
     }' | sort -n -k1,1 -k2,2 | awk '!seen[$2]++ { printf "%s%s", sep, $2; sep = " " }')
   [ -n "$am_found" ] && return 0
