@@ -113,12 +113,18 @@ class SlurmHook(BaseHook):
     def work_dir(self) -> str:
         """Return the directory of jobs outside of sweeps: the connection's, else ``airflow-jobs`` in the user's home.
 
-        :raises TransportError: if the login node does not answer
+        :raises TransportError: if the login node does not answer, or the home does not exist
         """
         named = self.options().work_dir
         if named is not None:
             return named
-        (home, *_) = unframed(self.run(framed("cd && pwd -P")))
+        result = self.run(framed("cd && pwd -P"))
+        home = next(iter(unframed(result)), "")
+        if not home.startswith("/"):
+            raise TransportError(
+                f"the account of connection {self.ssh_conn_id!r} has no home directory on the login node "
+                f"({result.stderr.strip() or 'no message'}); set work_dir of the connection"
+            )
         return f"{home.rstrip('/')}/{JOBS_DIR}"
 
     @contextmanager

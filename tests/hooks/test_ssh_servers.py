@@ -342,6 +342,15 @@ class TestLoginShells:
         assert "slurm 25.05.1" in message
 
 
+def test_an_account_without_a_home_needs_a_work_dir(start, hook) -> None:
+    server = start()
+    assert hook(server, "openssh").work_dir() == f"{server.home.resolve()}/airflow-jobs"
+    server.home.rename(f"{server.home}.gone")
+    with pytest.raises(TransportError, match=r"'site' has no home directory .*set work_dir"):
+        hook(server, "openssh").work_dir()
+    assert hook(server, "openssh", work_dir="/scratch/me").work_dir() == "/scratch/me"
+
+
 async def test_a_connection_that_breaks_as_a_session_begins_is_lost(
     start, hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +14,7 @@ from airflow.sdk import Connection
 
 from airflow_megatron.checks.sweeps.trackers import tracker_problems
 from airflow_megatron.hooks.tracker_access import tracker_access
+from airflow_megatron.results.trackers import json_api
 from airflow_megatron.results.trackers.json_api import JsonApi
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.outline import SweepOutline
@@ -93,6 +98,40 @@ def test_a_message_about_a_server_holds_no_credentials() -> None:
     for address in ("https://h\x00/", "https://[::1", "https://h:notaport/"):
         with pytest.raises(TrackerError):
             JsonApi("mlflow", address, auth=("me", SECRET)).post("x", {})
+
+
+@pytest.mark.parametrize(
+    ("parts", "length", "message"),
+    [
+        ([b" " * 1000] * 1000, 10**6, "is larger than"),
+        ([b" "] * 50, 1000, "takes longer than"),
+        ([b"[" * 10**5], 10**5, "answers 200 to x"),
+        ([b"{"], 1, "answers 200 to x"),
+    ],
+    ids=["endless", "slow", "deep", "torn"],
+)
+def test_no_answer_holds_the_push(
+    parts: list[bytes], length: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_api, "LARGEST_ANSWER", 500_000)
+    monkeypatch.setattr(json_api, "ANSWER_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(answer_in_parts, server, parts, length)
+        api = JsonApi("mlflow", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        with pytest.raises(TrackerError, match=message):
+            api.post("x", {})
+        api.close()
+
+
+def answer_in_parts(server: socket.socket, parts: list[bytes], length: int) -> None:
+    client, _ = server.accept()
+    with client, suppress(OSError):
+        client.recv(1 << 16)
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length)
+        for part in parts:
+            client.sendall(part)
+            if len(part) == 1:
+                time.sleep(0.02)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TIMEOUT_S: Final = 30.0
+ANSWER_S: Final = 120.0
+"""Time limit of a whole answer in seconds."""
+LARGEST_ANSWER: Final = 64 << 20
+"""Maximum length of an answer in bytes."""
 
 
 class JsonApi:
@@ -47,10 +53,9 @@ class JsonApi:
 
         :raises TrackerError: if there is no answer, or it is an error
         """
-        answer = self._send("POST", path, {"json": body})
-        content = _object(answer)
+        answer, content = self._send("POST", path, {"json": body})
         if content is None or not answer.is_success or content.get("error") is not None:
-            raise self._refusal(path, answer)
+            raise self._refusal(path, answer, content)
         return content
 
     def find(self, path: str, query: Mapping[str, str], missing: str) -> dict[str, Any] | None:
@@ -59,26 +64,38 @@ class JsonApi:
         :param missing: ``error_code`` of an answer about a missing resource
         :raises TrackerError: if there is no answer, or it is another error
         """
-        answer = self._send("GET", path, {"params": query})
-        content = _object(answer)
+        answer, content = self._send("GET", path, {"params": query})
         if content is not None and answer.is_success:
             return content
         if content is not None and content.get("error_code") == missing:
             return None
-        raise self._refusal(path, answer)
+        raise self._refusal(path, answer, content)
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
-    def _send(self, method: str, path: str, values: dict[str, Any]) -> httpx.Response:
+    def _send(
+        self, method: str, path: str, values: dict[str, Any]
+    ) -> tuple[httpx.Response, dict[str, Any] | None]:
+        """Return the answer and its JSON object, None if it has none."""
+        end = time.monotonic() + ANSWER_S
+        content = bytearray()
         try:
-            return self._client.request(method, path, **values)
+            with self._client.stream(method, path, **values) as answer:
+                for part in answer.iter_bytes():
+                    content += part
+                    if len(content) > LARGEST_ANSWER or time.monotonic() > end:
+                        raise TrackerError(
+                            f"{self._tracker}: the answer to {path} is larger than {LARGEST_ANSWER >> 20} MiB or takes "
+                            f"longer than {ANSWER_S:.0f} s"
+                        )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise TrackerError(f"{self._tracker} does not answer: {type(error).__name__}") from None
+        return answer, _object(bytes(content))
 
-    def _refusal(self, path: str, answer: httpx.Response) -> TrackerError:
-        details = _object(answer) or {}
+    def _refusal(self, path: str, answer: httpx.Response, content: dict[str, Any] | None) -> TrackerError:
+        details = content or {}
         reason = (
             details.get("message")
             or details.get("error")
@@ -90,9 +107,9 @@ class JsonApi:
         )
 
 
-def _object(answer: httpx.Response) -> dict[str, Any] | None:
+def _object(answer: bytes) -> dict[str, Any] | None:
     try:
-        content = answer.json()
-    except ValueError:
+        content = json.loads(answer)
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
