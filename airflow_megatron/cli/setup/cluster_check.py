@@ -16,9 +16,11 @@ from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.profile import slurm_functions
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.spec.documents.quantities import parse_duration
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.spec.trust.plain_text import shown
 from airflow_megatron.supervision.attempts import JobAttempts, SubmissionRefusedError, slurm_commands
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ _FULL_PERCENT: Final = 95
 """Used part of a file system above which it may soon be full."""
 _QUOTA_S: Final = 20
 _QUOTA_LINES: Final = 20
+_RENAMED: Final = "jobs are found by their names; the site's job_submit plug-in must leave them as they are"
 _JOB: Final = """\
 am_say() { printf 'am_check\\t%s\\t%s\\n' "$1" "$2"; }
 am_say node "$(uname -n)"
@@ -334,7 +337,14 @@ def _job_rows(
     began = time.monotonic()
     state = "?"
     try:
-        while (state := _queue_state(run, cluster, outcome.job_id)) and time.monotonic() < began + patience_s:
+        name, given = _queue_row(run, cluster, outcome.job_id, "%j"), attempt_of(job, 1).job_name
+        if name and name != given:
+            yield CheckRow(
+                "job name", FAILED, f"Slurm calls job {outcome.job_id} {shown(name)}, not {given}", _RENAMED
+            )
+        while (
+            state := _queue_row(run, cluster, outcome.job_id, "%T (%r)")
+        ) and time.monotonic() < began + patience_s:
             time.sleep(_POLL_S)
     finally:
         if state:
@@ -353,10 +363,10 @@ def _job_rows(
         run(framed(f'am_dir={quote_path(job.run_dir)}\nrm -rf "$am_dir"\nrmdir "${{am_dir%/*}}" 2>/dev/null'))
 
 
-def _queue_state(run: Callable[[str], CommandResult], cluster: ClusterProfile, job_id: str) -> str:
-    """Return Slurm's state and reason of a job; empty if it has left the queue."""
+def _queue_row(run: Callable[[str], CommandResult], cluster: ClusterProfile, job_id: str, output: str) -> str:
+    """Return what squeue prints about a job in a format; empty if it has left the queue."""
     number = job_id.partition(";")[0]
-    script = f"{slurm_functions(slurm_commands(cluster))}\nam_squeue -h -j {quote(number)} -o '%T (%r)' 2>/dev/null"
+    script = f"{slurm_functions(slurm_commands(cluster))}\nam_squeue -h -j {quote(number)} -o '{output}' 2>/dev/null"
     return next((line for line in unframed(run(framed(script))) if line), "")
 
 

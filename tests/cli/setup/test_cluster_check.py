@@ -136,6 +136,17 @@ def test_a_job_that_sbatch_refuses_or_that_waits_too_long(ready: LoginSite) -> N
 
 
 @pytest.mark.slow
+def test_a_plug_in_that_renames_jobs(ready: LoginSite) -> None:
+    ready.command(
+        "squeue",
+        '[ "$1" != --version ] || { echo slurm 1; exit; }\ncase "$*" in *%j*) echo "prj-42_x" ;; esac',
+    )
+    row = rows_of(ready, status=1)["job name"]
+    assert row["detail"].startswith("Slurm calls job 77 prj-42_x, not cluster_check.")
+    assert "job_submit plug-in" in row["fix"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [None, "no key"])
 def test_a_host_key_that_is_not_known_is_shown(
     given: str | None, site: LoginSite, monkeypatch: pytest.MonkeyPatch
