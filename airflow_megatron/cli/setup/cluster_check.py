@@ -366,7 +366,8 @@ def _job_rows(
 def _queue_row(run: Callable[[str], CommandResult], cluster: ClusterProfile, job_id: str, output: str) -> str:
     """Return what squeue prints about a job in a format; empty if it has left the queue."""
     number = job_id.partition(";")[0]
-    script = f"{slurm_functions(slurm_commands(cluster))}\nam_squeue -h -j {quote(number)} -o '{output}' 2>/dev/null"
+    functions = slurm_functions(slurm_commands(cluster))
+    script = f"{functions}\nam_squeue -h -j {quote(number)} -o {quote(output)} 2>/dev/null"
     return next((line for line in unframed(run(framed(script))) if line), "")
 
 
