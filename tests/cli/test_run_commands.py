@@ -175,6 +175,23 @@ class TestCancel:
         assert "Airflow's runs of study were not stopped" in answer.stderr
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("text", [None, "name: study\nstages: [\n"], ids=["deleted", "invalid"])
+    def test_jobs_of_a_spec_that_is_gone_are_cancelled(
+        self, site: LoginSite, cancel: Callable[..., Answer], text: str | None
+    ) -> None:
+        left, *_ = (job for job in site.run_sweep("first") if job.stage == "work")
+        site.submitted(left, "101")
+        site.queue((101, "RUNNING", attempt_of(left, 1).job_name))
+        site.spec.unlink()
+        if text is not None:
+            site.spec.write_text(text)
+        assert "left" in site.call("status", "study").stdout
+        assert site.call("report", "study").status == 0
+        answer = cancel()
+        assert answer.stdout == "cancelled study.left.work\n0 runs stopped, 1 job cancelled\n"
+        assert "the newest stored plan of study is used" in answer.stderr
+
+    @pytest.mark.slow
     def test_jobs_whose_run_directory_was_deleted_are_cancelled(
         self, site: LoginSite, cancel: Callable[..., Answer]
     ) -> None:

@@ -47,10 +47,10 @@ def delete(
         raise typer.Exit(2)
     from airflow_megatron.cli.housekeeping.delete import delete as delete_remains
     from airflow_megatron.cli.housekeeping.delete import refuse_under_way, what_is_there
-    from airflow_megatron.cli.housekeeping.remains import known_sweep, remains_of
+    from airflow_megatron.cli.housekeeping.remains import remaining_sweep, remains_of
 
     with _reported():
-        remains = remains_of(known_sweep(sweep), select, run, cluster)
+        remains = remains_of(remaining_sweep(sweep), select, run, cluster)
         refuse_under_way(remains)
         if yes:
             for line in delete_remains(remains):
@@ -81,10 +81,10 @@ def archive(
 ) -> None:
     """Write records, logs, results, reports and plans of a sweep to one file on its cluster."""
     from airflow_megatron.cli.housekeeping.archive import archives
-    from airflow_megatron.cli.housekeeping.remains import known_sweep, remains_of
+    from airflow_megatron.cli.housekeeping.remains import remaining_sweep, remains_of
 
     with _reported():
-        remains = remains_of(known_sweep(sweep), select, cluster=cluster)
+        remains = remains_of(remaining_sweep(sweep), select, cluster=cluster)
         for written in archives(remains, to=to, checkpoints=checkpoints):
             print(f"wrote {written.path}, {written.bytes / 2**20:.1f} MiB", flush=True)
 

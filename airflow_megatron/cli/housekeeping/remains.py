@@ -8,11 +8,11 @@ import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_megatron.cli.plans.spec_options import load_spec, placed_sweep
+from airflow_megatron.cli.plans.known_sweep import known_sweep
+from airflow_megatron.cli.plans.spec_options import placed_sweep
 from airflow_megatron.cli.runs.cancel import jobs_to_cancel
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.plan.pinned import PinnedSweep, plan_environment_of
-from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.pinned import plan_environment_of
 from airflow_megatron.plan.point_choice import choose_points
 from airflow_megatron.plan.run_results import results_dir, run_results_dir
 from airflow_megatron.plan.sweep_cluster import sweep_clusters
@@ -23,7 +23,6 @@ from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.yaml_document import NO_SUCH_FILE
 from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.dag_names import point_dag_id
-from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -84,26 +83,19 @@ class Remains:
         return self.points is None and not self.run
 
 
-def known_sweep(word: str) -> Sweep:
-    """Return the sweep of a spec; if the spec no longer exists, the newest stored plan with this name.
+def remaining_sweep(word: str) -> Sweep:
+    """Return the sweep of a spec or of a stored plan.
 
     :raises SpecError: if neither exists
     """
     try:
-        return load_spec(word)
+        return known_sweep(word)
     except SpecError as error:
-        store = PinStore()
-        planned = ((dag_id, runs[0]) for dag_id in (word, point_dag_id(word)) if (runs := store.runs(dag_id)))
-        newest = next(planned, None)
-        digest = store.newest(*newest) if newest else None
-        if digest is None:
-            problem = error.problems[0]
-            if problem.message == NO_SUCH_FILE:
-                message = f"there is no spec and no stored run of a sweep {word!r}"
-                raise SpecError(dataclasses.replace(problem, message=message)) from None
+        problem = error.problems[0]
+        if problem.message != NO_SUCH_FILE:
             raise
-        pinned = PinnedSweep.read(digest, store)
-        return load_sweep_text(pinned.text, pinned.file, pinned.sources)
+        message = f"there is no spec and no stored run of a sweep {word!r}"
+        raise SpecError(dataclasses.replace(problem, message=message)) from None
 
 
 def remains_of(sweep: Sweep, select: str = "", run: str = "", cluster: str | None = None) -> Remains:

@@ -41,7 +41,9 @@ def status(
     cluster: ClusterOption = None,
 ) -> None:
     """Show the progress of every job of a sweep, from the files and the queue of its cluster."""
-    sweep = load_spec(spec, settings)
+    from airflow_megatron.cli.plans.known_sweep import known_sweep
+
+    sweep = load_spec(spec, settings) if settings else known_sweep(spec)
     plan = placed_sweep(sweep, checked_plans(sweep, cluster, select))
     try:
         print_status(plan, output, every if watch else None)
@@ -51,13 +53,14 @@ def status(
 
 def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption = None) -> None:
     """Stop a sweep, or the selected points: cancel its jobs in Slurm, and mark its runs failed in Airflow."""
+    from airflow_megatron.cli.plans.known_sweep import known_sweep
     from airflow_megatron.cli.runs.cancel import cancel_jobs, jobs_to_cancel, stop_in_airflow
     from airflow_megatron.plan.point_choice import choose_points
     from airflow_megatron.plan.sweep_cluster import sweep_clusters
     from airflow_megatron.plan.sweep_plan import plan_sweep
     from airflow_megatron.slurm.remote.transport import TransportError
 
-    sweep = load_spec(spec)
+    sweep = known_sweep(spec)
     points = {point.name for point in choose_points(sweep, select)} if select.strip() else None
     # report an invalid selection before anything is stopped
     plan = placed_sweep(sweep, [plan_sweep(sweep, one) for one in sweep_clusters(sweep, cluster)])
@@ -92,12 +95,13 @@ def report(
     cluster: ClusterOption = None,
 ) -> None:
     """Write the report of a run from the files on its cluster; if nothing has run, the report of the spec."""
+    from airflow_megatron.cli.plans.known_sweep import known_sweep
     from airflow_megatron.cli.runs.report import run_report
     from airflow_megatron.plan.pins.pin_store import PinError
     from airflow_megatron.slurm.remote.transport import TransportError
 
     try:
-        written = run_report(load_spec(spec), run, cluster)
+        written = run_report(known_sweep(spec), run, cluster)
     except (PinError, TransportError) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(1) from None

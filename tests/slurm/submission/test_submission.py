@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -330,6 +331,20 @@ def test_job_is_found_whatever_a_plug_in_of_the_site_writes_into_its_comment(slu
     slurm.behave("sbatch", f'comment="{comment}"; accept "$@"; kill -9 $$')
     outcome = slurm.submit(request_for())
     assert (outcome.status, outcome.job_id) == ("adopted", "1001")
+
+
+def test_accounting_is_asked_from_early_enough_when_an_hour_occurs_twice(slurm, request_for, monkeypatch):
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    created = int(datetime(2026, 10, 25, 0, 50, tzinfo=UTC).timestamp())  # 2:50, for the first time
+    directory = attempt_dir(request_for())
+    directory.mkdir(parents=True)
+    (directory / "created").write_text(f"{created} caller-0\n")
+    slurm.behave("sbatch", "kill -9 $$")
+    slurm.submit(request_for())
+    words = slurm.calls("sacct")[0].split()
+    asked = datetime.fromisoformat(words[words.index("-S") + 1])
+    winter = asked.replace(tzinfo=timezone(timedelta(hours=1)))  # Slurm may take it for the second time
+    assert winter.timestamp() < created
 
 
 def test_withdrawn_job_of_the_same_attempt_is_not_adopted(slurm, request_for):

@@ -167,7 +167,8 @@ am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; f
     am_lookup_error="squeue: $am_rows"
     return 1
   }
-  am_from=$(date -d "@$((am_created - 600))" +%Y-%m-%dT%H:%M:%S)
+  # an hour more, because the time may occur twice at the end of daylight saving
+  am_from=$(date -d "@$((am_created - 4200))" +%Y-%m-%dT%H:%M:%S)
   # The period ends tomorrow, because after a clock was set back the attempt may start after the current time.
   am_more=$(am_sacct -X -D -n -P -u "$(id -u)" -S "$am_from" -E now+1day --name "$am_name" \
     -o JobID,State,Submit,Comment,JobName 2>&1) || {
