@@ -32,11 +32,13 @@ def problem(args: argparse.Namespace) -> str | None:
 
     :param args: arguments with the options of :func:`add_options`.
     """
-    if not 0 < args.lr_finder_start_lr < args.lr_finder_end_lr < math.inf:
+    if not 0 < args.lr_finder_start_lr < args.lr_finder_end_lr:
         return (
             f"--lr-finder-start-lr ({args.lr_finder_start_lr}) must be above zero and below --lr-finder-end-lr"
-            f" ({args.lr_finder_end_lr}), which must be finite"
+            f" ({args.lr_finder_end_lr})"
         )
+    if math.isinf(args.lr_finder_end_lr):
+        return f"--lr-finder-end-lr ({args.lr_finder_end_lr}) must be finite"
     if not 0 <= args.lr_finder_smoothing < 1:
         return f"--lr-finder-smoothing must lie in [0, 1), not {args.lr_finder_smoothing}"
     return None
