@@ -181,7 +181,7 @@ def runs_pretrain_gpt(command: Sequence[str]) -> bool:
 
 def runs_upstream_script(command: Sequence[str]) -> bool:
     """Return whether a command is one of Megatron's training scripts, for GPT or another model."""
-    return (_script_place(command) or 0) > 0
+    return upstream_script(command) is not None
 
 
 def upstream_script(command: Sequence[str]) -> str | None:

@@ -126,8 +126,13 @@ def check(
     """
     problems, settings = read_settings(argv, world_size, release, machine=machine, flags=flags)
     if first_iteration and settings is not None and not problems:
-        problems = FIRST_ITERATION.broken_by(settings) or range_problems(settings)
+        problems = first_iteration_problems(settings)
     return problems
+
+
+def first_iteration_problems(settings: Settings) -> list[ArgumentProblem]:
+    """Return why a training with accepted arguments ends before its first step."""
+    return FIRST_ITERATION.broken_by(settings) or range_problems(settings)
 
 
 def read_settings(

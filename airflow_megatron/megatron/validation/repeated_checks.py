@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.rules.noted_settings import NotedSettings, reads_of
 from airflow_megatron.megatron.rules.settings import Settings
-from airflow_megatron.megatron.validation.command_checks import FIRST_ITERATION, read_settings
-from airflow_megatron.megatron.validation.value_ranges import is_in_range, range_problems
+from airflow_megatron.megatron.validation.command_checks import first_iteration_problems, read_settings
+from airflow_megatron.megatron.validation.value_ranges import is_in_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class RepeatedChecks:
     def _later_problems(self, settings: Settings) -> list[ArgumentProblem]:
         if self.script is not None:
             return self.script.broken_by(settings)
-        return FIRST_ITERATION.broken_by(settings) or range_problems(settings) if self.first_iteration else []
+        return first_iteration_problems(settings) if self.first_iteration else []
 
     def _is_known(self, words: Sequence[str], places: tuple[int, ...]) -> bool:
         if places and places[-1] >= len(words):
