@@ -42,8 +42,12 @@ def unframed(result: CommandResult) -> list[str]:
         end = len(lines) - 1 - lines[::-1].index(END)
     except ValueError:
         last = next((line for line in reversed(result.stderr.split("\n")) if line.strip()), "no message")
+        shell = f"(shell exit status {result.exit_status}: {last.strip()})"
+        if BEGIN in lines:
+            raise TransportError(f"the login node's answer is cut off {shell}") from None
         raise TransportError(
-            f"the login node's answer is cut off (shell exit status {result.exit_status}: {last.strip()})"
+            f"the login node did not run the script {shell}; if this repeats, check that no start-up file of the "
+            "account, such as ~/.bashrc, ends the shell"
         ) from None
     # An extra line break precedes each marker, in case the text before it has none at its end.
     answer = lines[begin + 1 : end]
