@@ -116,7 +116,8 @@ def _rows(cluster: ClusterProfile, *, with_job: bool, patience_s: float) -> Iter
     except LoginRefusedError as error:
         yield CheckRow("connection", FAILED, str(error), host_key_hint(cluster.ssh_conn_id, str(error)))
     except TransportError as error:
-        yield CheckRow("connection", FAILED, str(error), "check the host, user and key of the connection")
+        by_hand = "log in by hand from this machine, with the same host, port, user and key"
+        yield CheckRow("connection", FAILED, str(error), by_hand)
 
 
 def _login_script(cluster: ClusterProfile) -> str:
