@@ -195,7 +195,8 @@ CONFIGURATION_OPTIONS: dict[str, Any] = {
         "/srv/sweeps/sweep_specs",
     ),
     "clusters_folder": _option(
-        "Folder of the cluster profiles. Not set: clusters/ in the project, else the shipped profiles.",
+        "Folder of the cluster profiles. Not set: clusters/ or sbatch/clusters/ in the project, else the shipped "
+        "profiles.",
         "/srv/sweeps/clusters",
     ),
     "templates_folder": _option(

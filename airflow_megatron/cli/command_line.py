@@ -52,7 +52,7 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
         f"{_CLI}.runs.fit:fit", "Fit optima and scaling laws to a run's losses, with intervals."
     ),
     "results": CommandPlace(
-        f"{_CLI}.runs.results_commands:app", "Rebuild, tidy or push the stored rows of a sweep's results."
+        f"{_CLI}.runs.results_commands:app", "Rebuild, merge or push the stored rows of a sweep's results."
     ),
     "tensorboard": CommandPlace(
         f"{_CLI}.runs.tensorboard:tensorboard", "Show the event files of a sweep in TensorBoard."

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html.parser
+import logging
 import re
 import struct
 import zlib
@@ -11,6 +12,7 @@ from run_tree import RunTree, take_snapshot
 
 from airflow_megatron.results.plots import plots as plots_module
 from airflow_megatron.results.plots.charts import colour_of
+from airflow_megatron.results.plots.figures import figures, rendered
 from airflow_megatron.results.plots.plots import draw_plots, loss_at, loss_curve
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
 from airflow_megatron.results.report.report import write_report
@@ -95,6 +97,17 @@ def test_no_two_curves_have_the_same_colour_and_no_two_groups_the_same_mark() ->
     assert len(set(colours)) == 100
     assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
     assert len(set(plots_module._MARKERS)) == len(plots_module._MARKERS) > 30
+
+
+def test_fonts_of_a_pdf_are_embedded_without_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Airflow logs from the level INFO, at which fontTools describes each step of each font."""
+    from matplotlib.figure import Figure
+
+    with figures(), caplog.at_level(logging.INFO):
+        figure = Figure()
+        figure.text(0.5, 0.5, "loss")
+        assert rendered(figure)[2].startswith(b"%PDF")
+    assert [record.getMessage() for record in caplog.records if record.levelno < logging.WARNING] == []
 
 
 def test_nothing_to_draw() -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 POINTS_AT_ONCE = 50
 """Number of points whose logs one remote command reads."""
 
-app = typer.Typer(help="Rebuild, tidy or push the stored rows of a sweep's results.", no_args_is_help=True)
+app = typer.Typer(help="Rebuild, merge or push the stored rows of a sweep's results.", no_args_is_help=True)
 
 
 @app.command()

@@ -22,8 +22,8 @@ ProfileArgument = Annotated[
 ]
 
 app = typer.Typer(
-    help="Control the local Slurm cluster (up, down, status); install on any cluster what its jobs need (install), and "
-    "check it (check).",
+    help="Control the local Slurm cluster (up, down, status); install on any cluster what its jobs need (install), "
+    "check it (check), and limit what an SSH key may do there (restrict).",
     no_args_is_help=True,
 )
 

@@ -79,7 +79,8 @@ def init(
     missing = _missing_configuration(folder)
     if missing:
         print(
-            f"\nAdd to {airflow_configuration()}, or set the corresponding variables AIRFLOW__MEGATRON__…:\n"
+            f"\nSet these options in {airflow_configuration()}, below the heads of the sections that it has already\n"
+            "(a section must not occur twice), or as variables such as AIRFLOW__CORE__DAGS_FOLDER:\n"
         )
         print(missing)
     if local_cluster:

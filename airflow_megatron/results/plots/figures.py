@@ -141,6 +141,8 @@ def rendered(figure: Figure) -> tuple[bytes, bytes, bytes]:
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+    # describes each step of each font at the level INFO, from which Airflow logs
+    logging.getLogger("fontTools").setLevel(logging.WARNING)
     png, svg, pdf = io.BytesIO(), io.BytesIO(), io.BytesIO()
     agg: Any = FigureCanvasAgg(figure)
     agg.print_png(png, metadata={"Software": None})

@@ -79,8 +79,17 @@ def _values(path: Path, section: str, changed: int, size: int) -> Mapping[str, s
         line = getattr(error, "lineno", None) or 0
         reason = str(error).splitlines()[0]
         raise SpecError(
-            Problem(str(path), line, 0, f"Airflow's configuration cannot be read: {reason}", "correct it")
+            Problem(str(path), line, 0, f"Airflow's configuration cannot be read: {reason}", _hint(error))
         ) from None
+
+
+def _hint(error: Exception) -> str:
+    """Return what to do about a configuration that cannot be read."""
+    if isinstance(error, configparser.DuplicateSectionError):
+        return f"[{error.section}] must not occur twice: write its options below the first one"
+    if isinstance(error, configparser.DuplicateOptionError):
+        return "keep one of the two lines"
+    return "correct it"
 
 
 def _expanded(value: str) -> str:

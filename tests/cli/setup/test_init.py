@@ -155,6 +155,19 @@ def test_the_configuration_that_it_prints_is_all_that_airflow_needs(
     assert "[megatron]" in call("init", str(folder)).stdout
 
 
+def test_sections_that_airflow_has_written_are_not_added_again(
+    call: Callable[..., Answer], tmp_path: Path
+) -> None:
+    """Airflow writes all sections into a new ``airflow.cfg`` and does not start if one occurs twice."""
+    home = tmp_path / "airflow"
+    home.mkdir()
+    (home / "airflow.cfg").write_text("[core]\n\n[megatron]\n# sweep_specs_folder =\n")
+    printed = " ".join(call("init", str(tmp_path / "ours")).stdout.split())
+    assert f"Set these options in {home / 'airflow.cfg'}, below the heads of the sections" in printed
+    assert "a section must not occur twice" in printed
+    assert "AIRFLOW__CORE__DAGS_FOLDER" in printed
+
+
 @pytest.mark.slow
 def test_the_first_sweep_is_right(
     call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

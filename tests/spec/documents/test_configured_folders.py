@@ -123,3 +123,21 @@ def test_another_home_gets_the_same_folders(tmp_path: Path, monkeypatch: pytest.
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert (project.clusters_dir(), project.sweep_specs_dir(), project.local_dir()) == here
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[megatron]\n[core]\n[megatron]\nclusters_folder = /c\n", "write its options below the first one"),
+        ("[megatron]\nclusters_folder = /c\nclusters_folder = /d\n", "keep one of the two lines"),
+    ],
+)
+def test_what_occurs_twice_in_the_configuration(
+    text: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "airflow.cfg").write_text(text)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.delenv("AIRFLOW_CONFIG", raising=False)
+    monkeypatch.delenv(option_variable("clusters_folder"), raising=False)
+    with pytest.raises(SpecError, match=hint):
+        configured("clusters_folder")
