@@ -212,6 +212,17 @@ def test_text_shows_every_row(table: ResultTable) -> None:
     assert "NaN" in text
 
 
+def test_the_length_of_an_encoder_is_that_of_its_samples() -> None:
+    job = {"name": "n", "stage": "pretrain", "kind": "train", "run_dir": "/nowhere"}
+    for params, length in (
+        ({"encoder_seq_length": 512, "decoder_seq_length": 128}, 512),
+        ({"encoder_seq_length": 512, "seq_length": 256}, 256),
+        ({"decoder_seq_length": 128}, None),
+    ):
+        (read,) = read_jobs([{**job, "params": params}])
+        assert read.seq_length == length
+
+
 def test_columns_without_any_value_are_left_out(tree: RunTree) -> None:
     job = {
         "name": "n",

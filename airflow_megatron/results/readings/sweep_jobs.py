@@ -68,8 +68,10 @@ class SweepJob:
 
     @property
     def seq_length(self) -> int | None:
-        """Tokens per sample; None if unknown."""
+        """Tokens per sample; None if unknown. Megatron takes ``encoder_seq_length`` for it if it is given alone."""
         value = _number(_named(self.params, _SEQ_LENGTH_NAMES))
+        if value is None:
+            value = _number(self.params.get("encoder_seq_length"))
         return int(value) if value is not None else None
 
     @property
