@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.spec.trust.json_records import real, whole, word
-from airflow_megatron.spec.trust.patterns import line_pattern
+from airflow_megatron.spec.trust.patterns import line_pattern, log_lines
 from airflow_megatron.spec.trust.plain_text import LONGEST_LINE, shown
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class EventWatch:
         return [state for state in (*passed, last) if state and state != self._state]
 
     def _lines(self, chunk: bytes) -> list[str]:
-        *lines, self._carry = (self._carry + chunk).split(b"\n")
+        *lines, self._carry = log_lines(self._carry + chunk)
         self._carry = self._carry[-_CARRY_BYTES:]
         # only the first matching line counts, because a job may repeat a line tens of thousands of times
         return [line.decode(errors="replace") for line in dict.fromkeys(lines)]

@@ -112,3 +112,14 @@ def test_progress_during_a_failed_query_counts() -> None:
     assert watch.read(running(110), progressed=False) == []
     assert watch.read(running(200), progressed=False) == []
     assert len(watch.read(running(210), progressed=False)) == 1
+
+
+def test_lines_of_terminals_and_progress_bars_end_with_carriage_returns() -> None:
+    watch = EventWatch([Event("done", "log", "finish", pattern=r"^all done$", limit=None)])
+    assert len(watch.read(running(0, b"all done\r\n"), progressed=True)) == 1
+    bar = b"".join(b"\r%3d%%|#####|" % (number % 100) for number in range(20_000))
+    assert watch.read(running(1, bar[:150_000]), progressed=True) == []
+    (seen,) = watch.read(running(2, bar[150_000:] + b"\rall done\nmore"), progressed=True)
+    assert seen.what == "all done"
+    assert watch.read(running(3, b"\rall do"), progressed=True) == []
+    assert len(watch.read(running(4, b"ne\r"), progressed=True)) == 1
