@@ -87,7 +87,9 @@ class Notice:
             "log": self.log_file,
             "next": self.next_action,
         }
-        head = f"{self.name}: {self.outcome.replace('_', ' ') or self.what}: {self.reason}"
+        # a running attempt has no outcome that would tell anything
+        word = self.what if self.outcome in ("", Outcome.ACTIVE) else self.outcome.replace("_", " ")
+        head = f"{self.name}: {word}: {self.reason}"
         return "\n".join([head, *(f"{name}: {value}" for name, value in facts.items() if value)])
 
     def to_json(self) -> dict[str, Any]:
