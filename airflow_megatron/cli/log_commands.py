@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 import sys
 from collections import deque
 from datetime import datetime
@@ -143,9 +144,8 @@ def log_object(records: Sequence[Record], *, merged: bool = False, unread_lines:
             resumes.append(
                 {"iteration": record.iteration or 0, "event": str(record.event), "path": record.path}
             )
-        elif isinstance(record, IterationRecord) and record.throughput:
+        elif isinstance(record, IterationRecord) and record.throughput and math.isfinite(record.throughput):
             speeds.append(record.throughput)
-    speeds.sort()
     return {
         "iterations": kinds["iteration"],
         "validation": kinds["validation"],
@@ -156,7 +156,7 @@ def log_object(records: Sequence[Record], *, merged: bool = False, unread_lines:
         "exits": exits,
         "errors": kinds["error"],
         "resumes": resumes,
-        "throughput": speeds[len(speeds) // 2] if speeds else None,
+        "throughput": statistics.median(speeds) if speeds else None,
         "unread_lines": unread_lines,
     }
 
@@ -240,7 +240,11 @@ def _table_lines(content: dict[str, Any]) -> Iterator[str]:
     if len(content["checkpoints"]) > _MOST_ROWS:
         yield f"(the last {_MOST_ROWS} of {len(content['checkpoints'])} lines on checkpoints)"
     for row in content["validation"]:
-        yield f"{row['split']} loss at iteration {row['iteration']}: {row['loss']}"
+        when = "the end" if row["iteration"] is None else f"iteration {row['iteration']}"
+        final = " (final)" if row["final"] and row["iteration"] is not None else ""
+        of = "" if row["dataset"] is None else f" of set {row['dataset']}"
+        loss = "NaN" if row["loss"] is None else row["loss"]
+        yield f"{row['split']} loss{of} at {when}{final}: {loss}"
     for row in content["exits"]:
         yield f"exit: {row['text']}"
     for row in content["errors"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,12 +87,19 @@ class Notice:
             "log": self.log_file,
             "next": self.next_action,
         }
-        head = f"{self.name}: {self.outcome.replace('_', ' ') or self.what}: {self.reason}"
+        # a running attempt has no outcome that would tell anything
+        word = self.what if self.outcome in ("", Outcome.ACTIVE) else self.outcome.replace("_", " ")
+        head = f"{self.name}: {word}: {self.reason}"
         return "\n".join([head, *(f"{name}: {value}" for name, value in facts.items() if value)])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data including the text; templates read it as ``notice``."""
+        """Return plain JSON data including the text; templates read it as ``notice``.
+
+        JSON has no NaN, so such a loss is only in the text.
+        """
         fields = {name: value for name, value in asdict(self).items() if name != "also"}
+        if self.loss is not None and not math.isfinite(self.loss):
+            fields["loss"] = None
         return {**fields, "failed_nodes": list(self.failed_nodes), "text": self.text}
 
 

@@ -21,7 +21,7 @@ from airflow_megatron.spec.layout.run_layout import StageDir
 from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.trust.json_records import real, whole
-from airflow_megatron.spec.trust.patterns import line_pattern
+from airflow_megatron.spec.trust.patterns import line_pattern, log_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -305,7 +305,7 @@ class ConditionWatch:
         )
 
     def _search(self, leaf: Condition, chunk: bytes) -> bool:
-        *lines, rest = (self._carry.get(leaf, b"") + chunk).split(b"\n")
+        *lines, rest = log_lines(self._carry.get(leaf, b"") + chunk)
         self._carry[leaf] = rest[-_CARRY_BYTES:]
         pattern = line_pattern(leaf.pattern)
         for line in dict.fromkeys((*lines, rest)):

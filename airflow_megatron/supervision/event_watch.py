@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.spec.trust.json_records import real, whole, word
-from airflow_megatron.spec.trust.patterns import line_pattern
+from airflow_megatron.spec.trust.patterns import line_pattern, log_lines
 from airflow_megatron.spec.trust.plain_text import LONGEST_LINE, shown
 
 if TYPE_CHECKING:
@@ -54,28 +55,38 @@ class EventMemory:
 
     :param acted: name of an event → how often its action was requested
     :param state: the last state of the job in the queue, empty if unknown
-    :param progress: time of the last progress on the cluster's clock, None if unknown
+    :param progress: time of the last progress on the cluster's clock, None if unknown; moved forward by the times in
+        which the state of the job was unknown
+    :param idle: name of an idle event → when it was last seen since then, on the same clock
     """
 
     acted: Mapping[str, int] = field(default_factory=dict)
     state: str = ""
     progress: float | None = None
+    idle: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EventMemory:
         """Parse the output of :meth:`to_json`, of this version or an earlier one; unknown keys are ignored."""
-        acted = value.get("acted")
+        acted, idle = value.get("acted"), value.get("idle")
+        times = {str(name): real(time) for name, time in idle.items()} if isinstance(idle, dict) else {}
         return cls(
             acted={str(name): whole(count, 0) for name, count in acted.items()}
             if isinstance(acted, dict)
             else {},
             state=word(value.get("state")) or "",
             progress=real(value.get("progress")),
+            idle={name: time for name, time in times.items() if time is not None},
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        return {"acted": dict(self.acted), "state": self.state, "progress": self.progress}
+        return {
+            "acted": dict(self.acted),
+            "state": self.state,
+            "progress": self.progress,
+            "idle": dict(self.idle),
+        }
 
 
 class EventWatch:
@@ -91,11 +102,17 @@ class EventWatch:
         self._carry = b""
         self._state = known.state
         self._progress: float | None = known.progress
+        self._idle: dict[str, float] = dict(known.idle)
+        self._answered: float | None = None
+        self._unanswered = False
         self._acted: dict[str, int] = dict(known.acted)
 
     def memory(self) -> EventMemory:
         """Return the state with which a later watch of this attempt continues without repeating events."""
-        return EventMemory(dict(self._acted), self._state, self._progress)
+        progress = None if self._unanswered else self._progress
+        return EventMemory(
+            dict(self._acted), self._state, progress, dict(self._idle) if progress is not None else {}
+        )
 
     def work(self, observation: Observation) -> int:
         """Return the bytes that :meth:`read` will search, once for each pattern."""
@@ -110,7 +127,7 @@ class EventWatch:
             two polls count too
         """
         if observation.unreachable is not None:
-            self._progress = None  # progress during the outage is unknown
+            self._unanswered = True
             return []
         lines = self._lines(observation.log_chunk)
         state = observation.queue.state.value if observation.queue else ""
@@ -118,10 +135,7 @@ class EventWatch:
         if end is not None:
             lines += [self._carry.decode(errors="replace")] if self._carry else []
             states = self._states_until(end)
-        running = state == "RUNNING" and end is None
-        if progressed or not running or self._progress is None:
-            self._progress = observation.time
-        quiet = observation.time - self._progress
+        quiet = self._quiet(observation, progressed=progressed, running=state == "RUNNING" and end is None)
         seen: list[Seen] = []
         for event in self._events:
             if event.limit is not None and self._acted.get(event.name, 0) >= event.limit:
@@ -132,15 +146,35 @@ class EventWatch:
                 case "state":
                     seen += self._matches(event, states)
                 case "idle":
-                    if event.after is not None and quiet >= event.after:
+                    since = observation.time - self._idle.get(event.name, -math.inf)
+                    if event.after is not None and min(quiet, since) >= event.after:
                         seen.append(Seen(event, f"nothing new for {quiet:.0f} s", {}))
-                        self._progress = observation.time
+                        self._idle[event.name] = observation.time
         self._state = states[-1] if states else self._state
         return seen
 
     def count(self, event: Event) -> None:
         """Count an action of an event."""
         self._acted[event.name] = self._acted.get(event.name, 0) + 1
+
+    def _quiet(self, observation: Observation, *, progressed: bool, running: bool) -> float:
+        """Return the seconds for which the job has run without progress, without those without an answer of Slurm."""
+        if not observation.queue_ok:  # the log was read, but whether the job runs is unknown
+            self._unanswered = True
+            if progressed:
+                self._progress = None
+            return 0.0
+        if self._unanswered and self._answered is not None and self._progress is not None:
+            skipped = observation.time - self._answered
+            self._progress += skipped
+            self._idle = {name: time + skipped for name, time in self._idle.items()}
+        elif self._unanswered:
+            self._progress = None
+        self._answered, self._unanswered = observation.time, False
+        if progressed or not running or self._progress is None:
+            self._progress = observation.time
+            self._idle.clear()
+        return observation.time - self._progress
 
     def _states_until(self, end: Verdict) -> list[str]:
         """Return the states since the last observed one; a short job may start and end between two polls."""
@@ -150,7 +184,7 @@ class EventWatch:
         return [state for state in (*passed, last) if state and state != self._state]
 
     def _lines(self, chunk: bytes) -> list[str]:
-        *lines, self._carry = (self._carry + chunk).split(b"\n")
+        *lines, self._carry = log_lines(self._carry + chunk)
         self._carry = self._carry[-_CARRY_BYTES:]
         # only the first matching line counts, because a job may repeat a line tens of thousands of times
         return [line.decode(errors="replace") for line in dict.fromkeys(lines)]

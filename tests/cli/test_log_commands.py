@@ -90,6 +90,26 @@ def test_table() -> None:
     assert "exit: after training is done" in shown
 
 
+def test_validations_are_told_apart_in_the_table() -> None:
+    text = (
+        " validation-0 loss at iteration 10 | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n"
+        " validation-1 loss at iteration 10 | lm loss value: NAN | lm loss PPL: 1.2E+01 | \n"
+        " validation loss at iteration 20 on test set | lm loss value: 2.25E+00 | lm loss PPL: 1.2E+01 | \n"
+        " validation loss at the end of training for val data | lm loss value: 2.0E+00 | lm loss PPL: 1.2E+01 | \n"
+    )
+    assert run("-", data=text.encode()).splitlines() == [
+        "validation loss of set 0 at iteration 10: 2.5",
+        "validation loss of set 1 at iteration 10: NaN",
+        "test loss at iteration 20 (final): 2.25",
+        "validation loss at the end: 2.0",
+    ]
+
+
+def test_the_throughput_is_the_median_of_finite_numbers() -> None:
+    text = line(1, 5.0) + line(2, 5.0).replace("123.4", "inf") + line(3, 5.0).replace("123.4", "100.0")
+    assert json.loads(run("-", "--format", "json", data=text.encode()))["throughput"] == pytest.approx(111.7)
+
+
 def test_absent_file(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(tmp_path / "x.out")])
     assert result.exit_code == 1

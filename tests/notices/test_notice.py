@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,7 +73,7 @@ def test_event(job: Job) -> None:
     seen = Occurrence("restart", "event 'slow' (idle: nothing new for 900 s)")
     notice = event_notice(job, 1, "7", seen, LOG)
     assert (notice.what, notice.next_action, notice.loss) == ("health", "restart", 2.5)
-    assert "nothing new for 900 s" in notice.text
+    assert notice.text.startswith("example.p.pretrain: health: event 'slow' (idle: nothing new for 900 s)\n")
 
 
 @pytest.mark.parametrize("detector", ["nan", "spike", "stall", ""])
@@ -109,6 +110,13 @@ def test_templates_see_plain_data() -> None:
     data = Notice("report", "a", "b").to_json()
     assert data["text"] == "a: report: b"
     assert data["failed_nodes"] == []
+
+
+def test_a_loss_that_json_cannot_hold_is_only_in_the_text(job: Job) -> None:
+    notice = event_notice(job, 1, "7", Occurrence("notify", "x"), [LOG[0].replace("2.500000E+00", "INF")])
+    data = json.loads(json.dumps(notice.to_json()), parse_constant=pytest.fail)
+    assert data["loss"] is None
+    assert "last loss: inf" in data["text"]
 
 
 PIGEON = "airflow.providers.carrier_pigeon.notifications.PigeonNotifier"

@@ -4,13 +4,19 @@ import csv
 import io
 import json
 import math
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 from run_tree import BATCH, SEQ_LENGTH, take_snapshot
 
+from airflow_megatron.results.readings.progress import progress_grid
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.report.page_data import page_data
 from airflow_megatron.results.report.report import write_report
+from airflow_megatron.results.tables.evaluation_rows import evaluation_rows
+from airflow_megatron.results.tables.evaluation_rows import to_json as evaluations_json
+from airflow_megatron.results.tables.throughput import speed_rows, speed_table
 from airflow_megatron.results.tables.trainings import (
     ResultRow,
     ResultTable,
@@ -137,6 +143,59 @@ def test_json(table: ResultTable) -> None:
     assert rows[0]["sweep_params"] == {"num_layers": 2, "hidden_size": 64, "lr": 1e-3}
 
 
+def test_a_parameter_without_bound(tree: RunTree) -> None:
+    """JSON has no infinity, which is a valid value of ``clip_grad``."""
+    tree.add_point({"num_layers": 2, "hidden_size": 64}, 120_000, 1e-3)
+    jobs = read_jobs(
+        {**job, "sweep_params": {"clip_grad": math.inf, "betas": [0.9, math.nan]}} for job in tree.jobs
+    )
+    snapshot = take_snapshot(run_directories(jobs))
+    made = result_table(snapshot, jobs)
+    speeds = speed_table(speed_rows(made.branches)).to_json()
+    evaluations = evaluations_json(evaluation_rows(made, snapshot, jobs))
+    for text in (to_json(made), speeds, evaluations):
+        (params, *_) = [row["sweep_params"] for row in json.loads(text, parse_constant=pytest.fail)]
+        assert params == {"clip_grad": "inf", "betas": [0.9, "nan"]}
+
+
+def test_a_diverged_training_is_never_the_best(tree: RunTree) -> None:
+    size = {"num_layers": 2, "hidden_size": 64}
+    for rate in (1e-3, 3e-3):
+        tree.add_point(size, 120_000, rate)
+    diverged = tree.add_point(size, 120_000, 1e-2, diverges_at=300)
+    run_dir = tree.root / "toy" / diverged
+    # a validation before the divergence, and no check of the loss
+    log = run_dir / "logs" / "pretrain-1.out"
+    before = " validation loss at iteration 200 | lm loss value: 1.0E-03 | lm loss PPL: 1.0E+00 | \n"
+    head, mark, rest = log.read_text().partition(" [2026-11-21 09:00:26")
+    log.write_text(head + before + mark + rest)
+    tree.verdict(run_dir, "pretrain", "finished", "iteration 400 reached")
+    jobs = read_jobs(tree.jobs)
+    rows = result_table(take_snapshot(run_directories(jobs)), jobs).rows
+    assert [(row.state, row.diverged) for row in rows] == [
+        ("finished", False),
+        ("finished", False),
+        ("finished", True),
+    ]
+    assert rows[2].validation_loss == 1e-3
+    assert [row.best for row in rows].count(True) == 1
+    assert not rows[2].best
+
+
+def test_the_lowest_loss_of_a_point_on_the_page_is_a_number(tree: RunTree) -> None:
+    point = tree.add_point({"num_layers": 2, "hidden_size": 64}, 120_000, 1e-3, budgets={"1M": 250})
+    log = tree.root / "toy" / point / "logs" / "pretrain-1.out"
+    log.write_text(re.sub(r"lm loss value: \S+", "lm loss value: NAN", log.read_text()))
+    jobs = read_jobs(tree.jobs)
+    snapshot = take_snapshot(run_directories(jobs))
+    made = result_table(snapshot, jobs)
+    trunk, cooldown = made.rows
+    assert trunk.validation_loss is not None
+    assert math.isnan(trunk.validation_loss)
+    (row,) = json.loads(page_data(made, progress_grid(snapshot, jobs), [], []))["rows"]
+    assert row["validation_loss"] == pytest.approx(cooldown.validation_loss)
+
+
 def test_markdown(table: ResultTable) -> None:
     lines = to_markdown(table).splitlines()
     assert len(lines) == 2 + len(table.rows)
@@ -151,6 +210,17 @@ def test_text_shows_every_row(table: ResultTable) -> None:
             row.point in line and row.branch in line and row.state in line for line in text.splitlines()
         )
     assert "NaN" in text
+
+
+def test_the_length_of_an_encoder_is_that_of_its_samples() -> None:
+    job = {"name": "n", "stage": "pretrain", "kind": "train", "run_dir": "/nowhere"}
+    for params, length in (
+        ({"encoder_seq_length": 512, "decoder_seq_length": 128}, 512),
+        ({"encoder_seq_length": 512, "seq_length": 256}, 256),
+        ({"decoder_seq_length": 128}, None),
+    ):
+        (read,) = read_jobs([{**job, "params": params}])
+        assert read.seq_length == length
 
 
 def test_columns_without_any_value_are_left_out(tree: RunTree) -> None:

@@ -83,6 +83,14 @@ def test_a_log_line_is_found_although_it_comes_in_pieces_and_stays_found() -> No
     assert watch.read([seen()]) is ConditionResult.YES
 
 
+def test_a_line_of_a_log_may_end_with_a_carriage_return() -> None:
+    watch = ConditionWatch(Condition("log", path="/l", pattern="^all done$"))
+    assert watch.read([seen(log_chunk=b" 10%|#\r 20%|##\rnot all done\r\n")]) is ConditionResult.NO
+    assert watch.read([seen(log_chunk=b" 99%|##\rall do")]) is ConditionResult.NO
+    assert watch.read([seen(log_chunk=b"ne\r\n")]) is ConditionResult.YES
+    assert watch.line == "all done"
+
+
 def test_a_log_is_followed_over_attempts_that_have_left_none() -> None:
     condition = Condition("log", path="/r/x-{attempt}.out", pattern="loss", producer="/r/.jobs/x")
     watch = ConditionWatch(condition)

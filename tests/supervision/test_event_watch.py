@@ -68,3 +68,58 @@ def test_a_silent_log_alone_has_no_effect() -> None:
     assert watch.read(running(0, b"[after training is done]\n"), progressed=True) == []
     for time in (900, 9000, 90000):
         assert watch.read(running(time), progressed=False) == []
+
+
+def test_each_idle_event_has_its_own_time() -> None:
+    events = [
+        Event("tell", "idle", "notify", after=60, limit=None),
+        Event("hang", "idle", "restart", after=150),
+    ]
+    watch = EventWatch(events)
+    seen = []
+    for time in range(0, 181, 30):
+        for item in watch.read(running(time), progressed=False):
+            seen.append((time, item.event.name, item.what))
+            watch.count(item.event)
+            # each action ends the trigger
+            watch = EventWatch(events, EventMemory.from_json(watch.memory().to_json()))
+    assert seen == [
+        (60, "tell", "nothing new for 60 s"),
+        (120, "tell", "nothing new for 120 s"),
+        (150, "hang", "nothing new for 150 s"),
+        (180, "tell", "nothing new for 180 s"),
+    ]
+    assert watch.read(running(181), progressed=True) == []
+    assert [item.what for item in watch.read(running(241), progressed=False)] == ["nothing new for 60 s"]
+
+
+def test_failed_queries_interrupt_the_quiet_time_but_do_not_end_it() -> None:
+    watch = EventWatch([Event("hang", "idle", "restart", after=100)])
+    assert watch.read(running(0), progressed=True) == []
+    assert watch.read(running(60), progressed=False) == []
+    failed = replace(running(80), queue=None, queue_ok=False)
+    assert watch.read(failed, progressed=False) == []
+    assert watch.read(running(90), progressed=False) == []
+    assert watch.read(running(120), progressed=False) == []
+    assert [item.what for item in watch.read(running(130), progressed=False)] == ["nothing new for 100 s"]
+
+
+def test_progress_during_a_failed_query_counts() -> None:
+    watch = EventWatch([Event("hang", "idle", "restart", after=100)])
+    assert watch.read(running(0), progressed=True) == []
+    assert watch.read(running(90), progressed=False) == []
+    assert watch.read(replace(running(95), queue=None, queue_ok=False), progressed=True) == []
+    assert watch.read(running(110), progressed=False) == []
+    assert watch.read(running(200), progressed=False) == []
+    assert len(watch.read(running(210), progressed=False)) == 1
+
+
+def test_lines_of_terminals_and_progress_bars_end_with_carriage_returns() -> None:
+    watch = EventWatch([Event("done", "log", "finish", pattern=r"^all done$", limit=None)])
+    assert len(watch.read(running(0, b"all done\r\n"), progressed=True)) == 1
+    bar = b"".join(b"\r%3d%%|#####|" % (number % 100) for number in range(20_000))
+    assert watch.read(running(1, bar[:150_000]), progressed=True) == []
+    (seen,) = watch.read(running(2, bar[150_000:] + b"\rall done\nmore"), progressed=True)
+    assert seen.what == "all done"
+    assert watch.read(running(3, b"\rall do"), progressed=True) == []
+    assert len(watch.read(running(4, b"ne\r"), progressed=True)) == 1

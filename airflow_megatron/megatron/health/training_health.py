@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.megatron.health.finding import HealthFinding
 from airflow_megatron.megatron.health.lost_iterations import (
     LostIterationsDetector,
     LostIterationsMemory,
@@ -16,13 +17,16 @@ from airflow_megatron.megatron.health.stall import StallDetector, StallMemory
 from airflow_megatron.megatron.health.throughput import ThroughputDetector, ThroughputMemory
 from airflow_megatron.megatron.logs.log_lines import IterationRecord
 from airflow_megatron.spec.model.schema import HealthSection
-from airflow_megatron.spec.trust.json_records import whole
+from airflow_megatron.spec.trust.json_records import whole, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.megatron.health.finding import HealthFinding
     from airflow_megatron.megatron.logs.log_lines import Record
+
+_BY_LINE: Final = ("throughput", "nan", "skipped", "spike")
+"""Detectors that evaluate single lines of the log."""
+_MOST_HELD: Final = 100
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,17 @@ class HealthSettings:
 
 @dataclass(frozen=True)
 class HealthMemory:
-    """The state of all detectors of an attempt; the names are those of the detectors."""
+    """The state of all detectors of an attempt; the names are those of the detectors.
+
+    :param held: detectors and findings that were not reported, because it was unknown whether the job runs
+    """
 
     stall: StallMemory = field(default_factory=StallMemory)
     throughput: ThroughputMemory = field(default_factory=ThroughputMemory)
     nan: LostIterationsMemory = field(default_factory=LostIterationsMemory)
     skipped: LostIterationsMemory = field(default_factory=LostIterationsMemory)
     spike: SpikeMemory = field(default_factory=SpikeMemory)
+    held: tuple[tuple[str, HealthFinding], ...] = ()
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HealthMemory:
@@ -93,6 +101,7 @@ class HealthMemory:
             LostIterationsMemory.from_json(known.get("nan", {})),
             LostIterationsMemory.from_json(known.get("skipped", {})),
             SpikeMemory.from_json(known.get("spike", {})),
+            _held(value.get("held")),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -103,7 +112,20 @@ class HealthMemory:
             "nan": self.nan.to_json(),
             "skipped": self.skipped.to_json(),
             "spike": self.spike.to_json(),
+            "held": [
+                {"detector": name, "text": finding.text, "before_iteration": finding.before_iteration}
+                for name, finding in self.held
+            ],
         }
+
+
+def _held(value: object) -> tuple[tuple[str, HealthFinding], ...]:
+    items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    return tuple(
+        (name, HealthFinding(text, whole(item.get("before_iteration"))))
+        for item in items
+        if (name := word(item.get("detector"))) in _BY_LINE and (text := word(item.get("text")))
+    )
 
 
 class TrainingHealth:
@@ -143,6 +165,7 @@ class TrainingHealth:
             "skipped": self._skipped,
             "spike": self._spike,
         }
+        self._held = list(known.held)
 
     def memory(self) -> HealthMemory:
         """Return the state with which a later object continues."""
@@ -152,30 +175,37 @@ class TrainingHealth:
             self._nan.memory(),
             self._skipped.memory(),
             self._spike.memory(),
+            tuple(self._held),
         )
 
     def read(
         self, records: Sequence[Record], *, now: float, running: bool, queued: bool = False
     ) -> list[Alarm]:
-        """Evaluate one poll of the job and return the findings; a job that does not run has none.
+        """Evaluate one poll of the job and return the findings.
+
+        A detector reports a finding once, so findings of a job that does not run now are kept until it does; a new
+        start drops them.
 
         :param records: new records of its log
         :param now: time of a monotonic clock in seconds
         :param running: whether the job runs; false while it is pending, completing, suspended or unknown
         :param queued: whether it waits for its start, or for a restart
         """
-        found: list[tuple[str, HealthFinding | None]] = [
-            (name, detector.read(record))
+        self._held += [
+            (name, finding)
             for record in records
             if isinstance(record, IterationRecord)
             for name, detector in self._by_line.items()
+            if (finding := detector.read(record)) is not None
         ]
-        found.append(("stall", self._stall.read(records, now=now, running=running, queued=queued)))
+        del self._held[:-_MOST_HELD]
+        stalled = self._stall.read(records, now=now, running=running, queued=queued)
+        if queued:
+            self._held = []
         if not running:
             return []
-        alarms = [
-            Alarm(name, getattr(self._rules, name).do, finding)
-            for name, finding in found
-            if finding is not None
-        ]
+        found, self._held = self._held, []
+        if stalled is not None:
+            found.append(("stall", stalled))
+        alarms = [Alarm(name, getattr(self._rules, name).do, finding) for name, finding in found]
         return [alarm for alarm in alarms if alarm.do != "none"]

@@ -31,8 +31,8 @@ class TrainingRun:
     """The data in the logs of a training run.
 
     :param iterations: the logged iterations that belong to the run, ascending
-    :param validations: validation and test losses, the last value of each, in order of iteration; those of an iteration
-        in the order of the log
+    :param validations: validation and test losses that belong to the run, the last value of each, in order of
+        iteration; those of an iteration in the order of the log
     :param parameters: number of parameters of the model, or None if no log has it
     :param markers: the markers of all attempts, in order
     :param errors: the errors of all attempts, in order
@@ -56,15 +56,11 @@ class TrainingRun:
         :param records: records of its attempts' logs, oldest attempt first.
         :returns: the run; every part of it may be empty.
         """
-        validations: dict[tuple[int, str, str, bool], ValidationRecord] = {}
-        for record in records:
-            if isinstance(record, ValidationRecord):
-                iteration = record.iteration if record.iteration is not None else -1
-                validations[iteration, record.split, record.dataset or "", record.final] = record
+        validations = _validations(records)
         loaded, first = _start(records)
         return cls(
             iterations=tuple(merge_iterations(records)),
-            validations=tuple(validations[key] for key in sorted(validations, key=lambda key: key[0])),
+            validations=tuple(validations),
             parameters=_parameters(records),
             markers=tuple(record for record in records if isinstance(record, MarkerRecord)),
             errors=tuple(record for record in records if isinstance(record, ErrorRecord)),
@@ -148,6 +144,35 @@ class TrainingRun:
             if record.elapsed_ms and record.global_batch_size
         ]
         return statistics.median(speeds) if speeds else None
+
+
+def _validations(records: Sequence[Record]) -> list[ValidationRecord]:
+    """Return the last value of each loss on a held-out set, without those of iterations that the run has left again.
+
+    A restart or rollback removes them like the iterations (:func:`.merge_iterations`): the model whose loss they are is
+    not that of the run.
+    """
+    found: dict[tuple[int, str, str, bool], ValidationRecord] = {}
+    highest = -1
+    resume_at: int | None = None
+    for record in records:
+        if isinstance(record, ValidationRecord):
+            iteration = record.iteration if record.iteration is not None else -1
+            highest = max(highest, iteration)
+            found[iteration, record.split, record.dataset or "", record.final] = record
+        elif isinstance(record, CheckpointRecord):
+            if record.event is CheckpointEvent.LOADED and record.iteration is not None:
+                resume_at = record.iteration
+            elif record.event is CheckpointEvent.RANDOM_START:
+                resume_at = 0
+        elif isinstance(record, IterationRecord):
+            limit = record.iteration - 1
+            if resume_at is not None:
+                limit, resume_at = min(limit, resume_at), None
+            if highest > limit:
+                found = {key: each for key, each in found.items() if key[0] <= limit}
+                highest = limit
+    return [found[key] for key in sorted(found, key=lambda key: key[0])]
 
 
 def _start(records: Sequence[Record]) -> tuple[int | None, IterationRecord | None]:

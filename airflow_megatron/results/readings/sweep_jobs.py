@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -67,8 +68,10 @@ class SweepJob:
 
     @property
     def seq_length(self) -> int | None:
-        """Tokens per sample; None if unknown."""
+        """Tokens per sample; None if unknown. Megatron takes ``encoder_seq_length`` for it if it is given alone."""
         value = _number(_named(self.params, _SEQ_LENGTH_NAMES))
+        if value is None:
+            value = _number(self.params.get("encoder_seq_length"))
         return int(value) if value is not None else None
 
     @property
@@ -149,6 +152,19 @@ def format_value(value: object) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{key}={format_value(item)}" for key, item in value.items())
     return "" if value is None else str(value)
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters for JSON, which has no infinity and no NaN: these become text."""
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else format_value(value)
+    if isinstance(value, Mapping):
+        return plain_values(value)
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _branch(job: Mapping[str, Any]) -> str:

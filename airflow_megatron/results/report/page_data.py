@@ -83,7 +83,8 @@ def _row(
     point: str, branches: Sequence[Branch], letters: str, attempts: Sequence[AttemptRow]
 ) -> dict[str, Any]:
     last = next((each.row for each in reversed(branches) if each.row.iteration is not None), branches[0].row)
-    validated = [each.row.validation_loss for each in branches if each.row.validation_loss is not None]
+    losses = [each.row.validation_loss for each in branches]
+    validated = [loss for loss in losses if loss is not None and math.isfinite(loss)]
     gpu_hours = [row for row in attempts if row.gpu_hours is not None]
     job = branches[0].job
     speed = last.tokens_per_second

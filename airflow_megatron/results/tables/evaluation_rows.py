@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.results.readings.evaluations import Measurement, measurements
-from airflow_megatron.results.readings.sweep_jobs import format_value
+from airflow_megatron.results.readings.sweep_jobs import format_value, plain_values
 from airflow_megatron.results.tables.text import csv_cell, markdown_table
 from airflow_megatron.results.tables.trainings import format_count
 from airflow_megatron.spec.trust.plain_text import shown
@@ -112,7 +112,7 @@ def to_json(rows: Sequence[EvaluationRow]) -> str:
         {
             "point": row.point,
             "branch": row.branch,
-            "sweep_params": dict(row.sweep_params),
+            "sweep_params": plain_values(row.sweep_params),
             "iteration": row.iteration,
             "tokens": row.tokens,
             **dataclasses.asdict(row.measurement),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from airflow_megatron.results.readings.sweep_jobs import format_value
+from airflow_megatron.results.readings.sweep_jobs import format_value, plain_values
 from airflow_megatron.results.tables.latex import latex_table
 from airflow_megatron.results.tables.text import aligned_text, csv_cell, markdown_table
 
@@ -118,13 +119,13 @@ class PointTable(Generic[RowT]):
         rows_as_json = [
             {
                 self.heading: row.point,
-                **({"sweep_params": dict(row.sweep_params)} if self.swept else {}),
-                **{figure.name: figure.read(row) for figure in self.figures},
+                **({"sweep_params": plain_values(row.sweep_params)} if self.swept else {}),
+                **{figure.name: _finite(figure.read(row)) for figure in self.figures},
                 "outcome": row.outcome,
             }
             for row in self.rows
         ]
-        return json.dumps(rows_as_json, indent=2, default=str) + "\n"
+        return json.dumps(rows_as_json, indent=2, default=str, allow_nan=False) + "\n"
 
     def files(self) -> dict[str, str]:
         """Return the files to write: name → content."""
@@ -139,3 +140,7 @@ class PointTable(Generic[RowT]):
         return (
             list(dict.fromkeys(name for row in self.rows for name in row.sweep_params)) if self.swept else []
         )
+
+
+def _finite(value: float | int | str | None) -> float | int | str | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

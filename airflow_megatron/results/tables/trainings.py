@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.results.readings.evaluations import measurements
 from airflow_megatron.results.readings.progress import StageState, stage_status
-from airflow_megatron.results.readings.sweep_jobs import SweepJob, format_value
+from airflow_megatron.results.readings.sweep_jobs import SweepJob, format_value, plain_values
 from airflow_megatron.results.tables.text import aligned_text, csv_cell, markdown_table
 from airflow_megatron.results.tables.vocabulary_padding import padding_parameters
 
@@ -222,7 +222,12 @@ def _wall_seconds(run: RunSnapshot, job: SweepJob, training: TrainingRun) -> flo
 def _best_rows(rows: Sequence[ResultRow]) -> set[int]:
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, row in enumerate(rows):
-        if row.state == StageState.FINISHED and row.loss is not None and math.isfinite(row.loss):
+        if (
+            row.state == StageState.FINISHED
+            and not row.diverged
+            and row.loss is not None
+            and math.isfinite(row.loss)
+        ):
             groups.setdefault((row.branch, row.group), []).append(index)
     best = set()
     for indices in groups.values():
@@ -294,7 +299,7 @@ def to_json(table: ResultTable) -> str:
             {
                 "point": row.point,
                 "branch": row.branch,
-                "sweep_params": dict(row.sweep_params),
+                "sweep_params": plain_values(row.sweep_params),
                 **{name: _finite(read(row)) for name, read in _COLUMNS},
                 "evaluated_iteration": row.evaluated_iteration,
                 "evaluations": dict(row.evaluations),

@@ -36,7 +36,7 @@ _NEEDS_A_PERSON: Final = {
 
 
 # A job that exceeds a limit on all jobs of a group, user or account starts later; a limit on one job always blocks it.
-_TOO_MUCH: Final = re.compile(r"(Assoc|QOS)Max([A-Za-z]+?)(?:Minutes)?Per(Job|Node)(?:Limit)?")
+_TOO_MUCH: Final = re.compile(r"(Assoc|QOS)Max([A-Za-z]+?)(Minutes)?Per(Job|Node)(?:Limit)?")
 _TOO_LITTLE: Final = re.compile(r"QOSMin([A-Za-z]+?)(?:NotSatisfied)?")
 _RESOURCES: Final = {
     "BB": "burst buffer",
@@ -59,7 +59,8 @@ def needs_a_person(reason: str) -> str | None:
     name = "_".join(_WORD.findall(reason.partition(",")[0].partition(":")[0]))
     if match := _TOO_MUCH.fullmatch(name):
         limit = "than its account may" if match[1] == "Assoc" else "than its QOS gives"
-        return f"it requests more {_resource(match[2])} {limit}{' on a node' if match[3] == 'Node' else ''}"
+        much = f"minutes of {_resource(match[2])}" if match[3] else _resource(match[2])
+        return f"it requests more {much} {limit}{' on a node' if match[4] == 'Node' else ''}"
     if match := _TOO_LITTLE.fullmatch(name):
         return f"it requests fewer {_resource(match[1])} than its QOS requires"
     return _NEEDS_A_PERSON.get(name)

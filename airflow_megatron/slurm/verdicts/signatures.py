@@ -20,6 +20,7 @@ from airflow_megatron.slurm.verdicts.torchrun_report import attributed, root_cau
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.project import clusters_dir
 from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
+from airflow_megatron.spec.trust.patterns import log_lines
 from airflow_megatron.spec.trust.plain_text import harmless
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def find_signature(
     ]
     if not wanted:
         return None
-    lines = [line[:_LONGEST_LINE].rstrip() for line in log_tail.split(b"\n") if line]
+    lines = [line[:_LONGEST_LINE].rstrip() for line in log_lines(log_tail) if line]
     loading = _loading_iteration(line for line in lines if b"checkpoint" in line)
     cause = root_cause(lines)
     if cause is None:

@@ -25,6 +25,7 @@ MAX_PATTERN: Final = 2000
 """Maximum number of characters of a pattern."""
 MAX_PROGRAM: Final = 1000
 """Maximum number of steps of a compiled pattern; the time of matching is proportional to them."""
+_LINE_END: Final = re.compile(rb"\r?\n|\r")
 LONGEST_LINE: Final = 65_536
 """Maximum number of characters of a line that are searched."""
 _CAPTURED: Final = 4096
@@ -83,6 +84,14 @@ def line_pattern(source: str, *, at_beginning: bool = False) -> LinePattern:
     """
     text = rf"\A(?:{_rewritten(source)})" if at_beginning else _rewritten(source)
     return LinePattern(source, _compiled(text, source), _compiled(text, source, never_capture=True))
+
+
+def log_lines(data: bytes) -> list[bytes]:
+    """Return the lines of a log; the last one may be incomplete.
+
+    A carriage return ends a line too, as on a terminal: progress bars and programs with a terminal write them.
+    """
+    return _LINE_END.split(data) if b"\r" in data else data.split(b"\n")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -135,7 +135,7 @@ def _stage(job: Job) -> PlannedStage:
         job.depends_on[0].stage if job.depends_on else "",
         int(iterations) if iterations is not None else None,
         job.iteration or 0,
-        whole(job.params.get("seq_length")),
+        whole(job.params.get("seq_length")) or whole(job.params.get("encoder_seq_length")),
         nodes * each,
         bool(kind and kind.reported_as == "benchmark"),
         job.measure.get("reported") or {},

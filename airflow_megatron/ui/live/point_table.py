@@ -76,8 +76,8 @@ def _row(
     ]
     if read:
         row |= _training(*_current(read, of_letters), of_letters, point.peak)
-        losses = [one.validation_loss for _, one in read if one.validation_loss is not None]
-        row["validation_loss"] = rounded(min(losses, default=None))
+        losses = [loss for _, one in read if (loss := rounded(one.validation_loss)) is not None]
+        row["validation_loss"] = min(losses, default=None)
     return {name: value for name, value in row.items() if value is not None}
 
 

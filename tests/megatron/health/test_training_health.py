@@ -51,6 +51,26 @@ def test_nothing_is_done_about_a_job_that_does_not_run_any_more() -> None:
     assert health().read(BAD, now=0, running=False) == []
 
 
+def test_an_alarm_in_a_poll_without_the_state_of_the_job_comes_with_the_next_one() -> None:
+    """A controller that does not answer must not hide a problem, which is reported once."""
+    watched = health(spike={"do": "rollback"})
+    assert watched.read(BAD, now=0, running=False) == []
+    stored = json.loads(json.dumps(watched.memory().to_json()))
+    rules = HealthSection.model_validate({"spike": {"do": "rollback"}})
+    later = TrainingHealth(HealthSettings(rules), HealthMemory.from_json(stored))
+    for detector in (watched, later):
+        (alarm,) = detector.read([], now=15, running=True)
+        assert (alarm.detector, alarm.before_iteration) == ("spike", 61)
+        assert detector.read([], now=30, running=True) == []
+
+
+def test_an_alarm_of_a_job_that_starts_again_is_dropped() -> None:
+    watched = health()
+    assert watched.read(BAD, now=0, running=False) == []
+    assert watched.read([], now=15, running=False, queued=True) == []
+    assert watched.read([], now=30, running=True) == []
+
+
 def test_several_alarms_come_together() -> None:
     records = [*BAD, *(line(101 + index, 6.0, elapsed_ms=60_000) for index in range(5))]
     alarms = health().read(records, now=0, running=True)

@@ -79,6 +79,25 @@ def test_final_validation_wins_and_restarts_replace() -> None:
     assert TrainingRun.of([*during, validation(15, 2.2, final=True)]).evaluation_loss("validation") == 2.2
 
 
+def test_a_rollback_removes_the_validations_after_its_checkpoint() -> None:
+    def step(number: int) -> IterationRecord:
+        return IterationRecord(number, 60, number, losses={"lm loss": 3.0}, nan_iterations=0)
+
+    def check(number: int, loss: float) -> ValidationRecord:
+        return ValidationRecord(number, "validation", None, False, {"lm loss": loss}, {})
+
+    diverged = [step(10), check(10, 4.0), step(20), check(20, 3.0), step(30), check(30, float("nan"))]
+    loaded = CheckpointRecord(CheckpointEvent.LOADED, 20, "c")
+    assert (
+        TrainingRun.of([*diverged, loaded]).evaluation_loss("validation") != 3.0
+    )  # it has not trained again yet
+    rolled_back = TrainingRun.of([*diverged, loaded, step(25)])
+    assert rolled_back.evaluation_loss("validation") == 3.0
+    assert rolled_back.validation_losses == {10: 4.0, 20: 3.0}
+    again = TrainingRun.of([*diverged, loaded, step(25), step(30), check(30, 2.5)])
+    assert again.evaluation_loss("validation") == 2.5
+
+
 def test_first_of_several_validation_sets() -> None:
     sets = [validation(20, 2.0, dataset="wiki"), validation(20, 4.0, dataset="code")]
     assert TrainingRun.of(sets).evaluation_loss("validation") == 2.0

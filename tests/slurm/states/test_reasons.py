@@ -11,7 +11,7 @@ from airflow_megatron.slurm.states.reasons import needs_a_person
         ("AssocMaxWallDurationPerJobLimit", "more time than its account may"),
         ("QOSMaxCpuPerJobLimit", "more processors than its QOS gives"),
         ("QOSMaxGRESPerNode", "more GPUs than its QOS gives on a node"),
-        ("AssocMaxCpuMinutesPerJobLimit", "more processors than its account may"),
+        ("AssocMaxCpuMinutesPerJobLimit", "more minutes of processors than its account may"),
         ("QOSMaxMemoryPerJob", "more memory than its QOS gives"),
         ("AssocMaxBillingPerJob", "more billing than its account may"),
         ("QOSMinGRES", "fewer GPUs than its QOS requires"),

@@ -419,3 +419,18 @@ def test_what_re2_does_not_know_is_refused(tmp_path: Path, pattern: str) -> None
     file.write_text(json.dumps({"signatures": [entry]}))
     with pytest.raises(SpecError, match="not a regular expression"):
         read_signatures(file)
+
+
+@pytest.mark.parametrize("between", ["\r", "\r\n", ""])
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("host_out_of_memory", "slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch."),
+        ("cuda_out_of_memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
+    ],
+)
+def test_a_cause_behind_a_long_progress_bar_is_found(name: str, line: str, between: str) -> None:
+    """A bar that is not closed shares its line with the next message."""
+    bar = "".join(f"\r{number:3d}%|####      | {number}/100 [00:10<00:20, 10.5it/s]" for number in range(100))
+    assert len(bar) > 4096
+    assert ended(f"start\n{bar}{between}{line}\n").signature == name
