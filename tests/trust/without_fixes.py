@@ -841,6 +841,22 @@ FIXES: Final = (
         (f"{LARGE_RECORDS}::test_records_of_a_stage",),
     ),
     Fix(
+        "H8",
+        "large records in the folders of an attempt",
+        "slurm/remote/shell/stage_state.sh",
+        "-maxdepth 3 -size",
+        "-maxdepth 2 -size",
+        (f"{LARGE_RECORDS}::test_records_of_a_stage",),
+    ),
+    Fix(
+        "H8",
+        "links whose targets look like records of another stage",
+        "slurm/remote/shell/stage_state.sh",
+        'case $am_line in *"$am_newline"*) ;; *)',
+        "case $am_line in *)",
+        (f"{NAMES}::test_links_of_one_job_change_no_record_of_another",),
+    ),
+    Fix(
         "H4",
         "searches that hold the loop",
         "task_runtime/condition_follower.py",
