@@ -842,6 +842,14 @@ FIXES: Final = (
     ),
     Fix(
         "H8",
+        "answers without end",
+        "hooks/asyncssh_transport.py",
+        "if size > limits.LONGEST_ANSWER:",
+        "if False:",
+        (f"{HOST_KEYS}::TestRunning::test_an_answer_that_is_too_long",),
+    ),
+    Fix(
+        "H8",
         "large records in the folders of an attempt",
         "slurm/remote/shell/stage_state.sh",
         "-maxdepth 3 -size",
