@@ -13,9 +13,11 @@ import asyncssh
 
 from airflow_megatron.hooks.connection_options import host_key_refusal
 from airflow_megatron.hooks.login_gate import LoginGate
+from airflow_megatron.slurm.remote import transport as limits
 from airflow_megatron.slurm.remote.transport import (
     CommandResult,
     LoginRefusedError,
+    LongAnswerError,
     SessionRefusedError,
     TransportError,
 )
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from airflow_megatron.hooks.connection_options import ConnectionOptions
 
 SESSION_PAUSE_S = 0.5
+PART = 1 << 18
+"""Characters that are read at once."""
 KNOWN_HOSTS = (
     *("~/.ssh/known_hosts", "~/.ssh/known_hosts2"),
     *("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"),
@@ -76,11 +80,10 @@ class AsyncsshTransport:
         except asyncio.CancelledError:
             self._abort()
             raise
-        if result.exit_status is None:
-            # asyncssh returns what had arrived when the connection broke
+        if result is None:
             self._abort()
             raise TransportError(f"{address}: connection lost before the command ended")
-        return CommandResult(result.exit_status, str(result.stdout or ""), str(result.stderr or ""))
+        return result
 
     async def close(self) -> None:
         """Close the connection; it may be closed already."""
@@ -93,10 +96,11 @@ class AsyncsshTransport:
             self._connection.abort()
             self._connection = None
 
-    async def _command(
-        self, connection: asyncssh.SSHClientConnection, script: str
-    ) -> asyncssh.SSHCompletedProcess:
-        """Run a script; a session that sshd refuses (MaxSessions) is requested again."""
+    async def _command(self, connection: asyncssh.SSHClientConnection, script: str) -> CommandResult | None:
+        """Run a script; a session that sshd refuses (MaxSessions) is requested again.
+
+        :returns: None if the connection broke
+        """
         attempt = 1
         while True:
             try:
@@ -118,9 +122,23 @@ class AsyncsshTransport:
                 ):  # the shell has ended: its message and exit status are available
                     process.stdin.write(script)
                     process.stdin.write_eof()
-                return await process.wait()
+                output, errors = await asyncio.gather(self._read(process.stdout), self._read(process.stderr))
+                await process.wait_closed()
+                status = process.exit_status
+                return None if status is None else CommandResult(status, output, errors)
             await asyncio.sleep(random.uniform(0.5, 1.5) * SESSION_PAUSE_S * attempt)
             attempt += 1
+
+    async def _read(self, stream: asyncssh.SSHReader[str]) -> str:
+        parts: list[str] = []
+        size = 0
+        while part := await stream.read(PART):
+            parts.append(part)
+            size += len(part)
+            if size > limits.LONGEST_ANSWER:
+                self._abort()
+                raise LongAnswerError(self._options.address)
+        return "".join(parts)
 
     async def _connect(self) -> asyncssh.SSHClientConnection:
         address, conn_id = self._options.address, self._options.conn_id

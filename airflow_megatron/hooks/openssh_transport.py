@@ -15,10 +15,12 @@ from typing import IO, TYPE_CHECKING
 from airflow_megatron.hooks.connection_options import host_key_refusal
 from airflow_megatron.hooks.login_gate import LoginGate
 from airflow_megatron.hooks.shared_master import SHARED_IDLE_S, SharedMaster
+from airflow_megatron.slurm.remote import transport as limits
 from airflow_megatron.slurm.remote.framing import END
 from airflow_megatron.slurm.remote.transport import (
     CommandResult,
     LoginRefusedError,
+    LongAnswerError,
     SessionRefusedError,
     TransportError,
 )
@@ -37,10 +39,16 @@ MASTER_IDLE_S = 120
 
 SESSION_PAUSE_S = 0.5
 CONTROL_TIMEOUT_S = 10.0
+SIZE_CHECK_S = 0.5
+"""Seconds between two checks of the size of an answer."""
 _HOST_KEY_TROUBLE = ("host key verification failed", "remote host identification has changed")
 _REFUSED = ("permission denied", "too many authentication failures")
 _UNUSABLE = ("bad configuration option", "invalid format", "error in libcrypto", "bad owner or permissions")
 _SESSION_REFUSED = "session open refused by peer"
+
+
+class _TooLongError(Exception):
+    """An ssh process has written more than :data:`LONGEST_ANSWER`."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,8 @@ class OpensshTransport:
             await self._drop_master()
             why = ", all sessions of the shared connection are used" if self._sessions_are_used else ""
             raise TransportError(f"{address}: no answer within {timeout:.0f} s{why}") from error
+        except _TooLongError:
+            raise LongAnswerError(address) from None
         except asyncio.CancelledError:
             await self._drop_master()
             raise
@@ -310,6 +320,22 @@ def _in_memory() -> IO[bytes]:
     )
 
 
+async def _end(process: asyncio.subprocess.Process, *output: IO[bytes]) -> int:
+    """Return the exit status of a process that writes to files, unless it writes too much.
+
+    :raises _TooLongError: if a file is longer than the limit
+    """
+    ended = asyncio.ensure_future(process.wait())
+    try:
+        while not ended.done():
+            await asyncio.wait({ended}, timeout=SIZE_CHECK_S)
+            if any(os.fstat(file.fileno()).st_size > limits.LONGEST_ANSWER for file in output):
+                raise _TooLongError
+    finally:
+        ended.cancel()
+    return ended.result()
+
+
 async def _ssh(words: Sequence[str], script: str = "") -> _Ended:
     """Run ssh; it is killed when the caller stops waiting.
 
@@ -335,7 +361,7 @@ async def _ssh(words: Sequence[str], script: str = "") -> _Ended:
                 "transport openssh needs the command ssh; install an OpenSSH client"
             ) from None
         try:
-            status = await process.wait()
+            status = await _end(process, answer, errors)
         finally:
             if process.returncode is None:
                 process.kill()

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import problems_of
-from airflow_megatron.checks.sweeps.limits import budget_problems, limit_findings
+from airflow_megatron.checks.sweeps.limits import budget_problems, limit_findings, number_findings
 from airflow_megatron.checks.sweeps.names import name_findings, resource_name_findings, template_findings
 from airflow_megatron.checks.sweeps.outputs import output_findings
 from airflow_megatron.checks.sweeps.patterns import pattern_findings
@@ -109,6 +109,7 @@ def own_findings(
         saving_findings(trainings),
         walltime_findings(trainings),
         limit_findings(jobs, cluster),
+        number_findings(jobs),
         site_rule_findings(jobs, cluster),
         memory_findings(jobs, estimates, cluster),
         stage_findings(jobs, misspelt=isinstance(sweep, NativeSweep)),

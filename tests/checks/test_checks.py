@@ -14,12 +14,44 @@ from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.model.schema import TrainerSection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
+COMMAND = """\
+name: study
+cluster: local
+point: only
+stages:
+  run:
+    kind: command
+    VALUES
+    command: [echo, hello]
+    slurm: {time: 10m}
+"""
+
 
 @pytest.mark.slow
 def test_a_good_sweep_passes_without_a_word() -> None:
     plan = checked(TRUNK)
     assert plan.warnings == ()
     assert len(plan.jobs) == 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ("params: {x: .inf}", "x is inf"),
+        ("params: {x: [1, {y: .nan}]}", "x is [1, {'y': nan}]"),
+        ('params: {x: "{{ 1e200 * -1e200 }}"}', "x is -inf"),
+        ("params: {x: 'inf'}", ""),
+    ],
+)
+def test_numbers_that_no_database_holds_are_refused(values: str, shown: str) -> None:
+    text = COMMAND.replace("VALUES", values)
+    problems = errors_of(text) if shown else list(checked(text).warnings)
+    assert [problem.line for problem in problems] == [line_of(text, values)] * bool(shown)
+    for problem in problems:
+        assert problem.message == (
+            f"stage run at point only: {shown}, and Airflow stores no infinite numbers and no NaN"
+        )
+        assert problem.hint == "write a finite number, or text in quotes: 'inf'"
 
 
 def test_one_value_that_several_stages_get_is_one_error() -> None:

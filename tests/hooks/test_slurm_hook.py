@@ -16,6 +16,7 @@ from login_node import HOST_KEY, OTHER_KEY, PASSWORD, USER_KEY, LoginNode, publi
 
 from airflow_megatron.hooks import kept_connection
 from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.slurm.remote import transport as transport_limits
 from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
@@ -108,6 +109,15 @@ class TestRunning:
         lines = [f"line {number}" for number in range(20_000)]
         script = "cat <<'EOF'\n" + "\n".join(lines) + "\nEOF\n"
         assert (await answer(hook(node, key_file), script)).stdout.splitlines() == lines
+
+    @pytest.mark.parametrize("where", ["", " >&2"])
+    async def test_an_answer_that_is_too_long(
+        self, node: LoginNode, key_file: Path, where: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transport_limits, "LONGEST_ANSWER", 1 << 20)
+        with pytest.raises(TransportError, match="longer than 1 MiB; see whether a start-up file"):
+            await answer(hook(node, key_file), f"yes | head -c 3000000{where}")
+        assert (await answer(hook(node, key_file))).stdout == "hello\n"
 
     async def test_bytes_that_are_not_text(self, node: LoginNode, key_file: Path) -> None:
         assert (

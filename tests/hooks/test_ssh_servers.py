@@ -18,6 +18,7 @@ from ssh_server import USER, SshServer, make_key
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.slurm.polling.poller import Poller
+from airflow_megatron.slurm.remote import transport as transport_limits
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.transport import (
@@ -469,6 +470,16 @@ class TestTrouble:
         while server.sessions():
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
+
+    @pytest.mark.parametrize("output", ["yes", "yes >&2"])
+    async def test_an_answer_without_end(
+        self, start, hook, transport: str, output: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transport_limits, "LONGEST_ANSWER", 1 << 20)
+        ssh_hook = hook(start(), transport)
+        with pytest.raises(TransportError, match="longer than 1 MiB; see whether a start-up file"):
+            await answer(ssh_hook, output, 60)
+        assert (await answer(ssh_hook, "echo again", 60)).stdout == "again\n"
 
     async def test_large_scripts_and_answers(self, start, hook, transport: str) -> None:
         lines = [f"line {number}" for number in range(600_000)]

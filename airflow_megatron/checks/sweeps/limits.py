@@ -1,8 +1,9 @@
-"""Check that a sweep respects the limits of its cluster profile."""
+"""Check that a sweep respects the limits of its cluster profile, and of what Airflow can store."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.requirements.queue_estimates import most_jobs_at_once
@@ -53,6 +54,31 @@ def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Fin
                     did_you_mean(name, cluster.partitions)
                     or f"known: {', '.join(cluster.partitions)}; or describe it in its profile",
                 )
+
+
+def number_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
+    """Yield the values of jobs that no XCom can hold: Airflow refuses infinite numbers and NaN."""
+    for job in jobs:
+        changes = job.restart.after_rollback
+        given: list[tuple[tuple[str, ...], Any]] = [((name,), value) for name, value in job.params.items()]
+        given += [(("restart", "after_rollback", name), value) for name, value in changes.items()]
+        for keys, value in given:
+            if not _is_finite(value):
+                yield Finding(
+                    f"number {keys[-1]}",
+                    job,
+                    keys,
+                    f"{keys[-1]} is {value}, and Airflow stores no infinite numbers and no NaN",
+                    "write a finite number, or text in quotes: 'inf'",
+                )
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> Iterator[Finding]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from airflow_megatron.errors import AirflowMegatronError
+
+LONGEST_ANSWER: Final = 256 << 20
+"""Maximum size of a command's output: a start-up file of the account, which jobs may write, can print without end."""
 
 
 class TransportError(AirflowMegatronError):
@@ -19,6 +22,19 @@ class TransportError(AirflowMegatronError):
 
 class SessionRefusedError(TransportError):
     """The login node permits no further command on this connection (``MaxSessions`` of sshd) while others run."""
+
+
+class LongAnswerError(TransportError):
+    """The output of a command is longer than :data:`LONGEST_ANSWER`.
+
+    :param address: the login node
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"{address}: the answer is longer than {LONGEST_ANSWER >> 20} MiB; "
+            "see whether a start-up file of the account (~/.bashrc, ~/.profile) prints without end"
+        )
 
 
 class LoginRefusedError(TransportError):

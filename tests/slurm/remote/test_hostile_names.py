@@ -21,6 +21,7 @@ from airflow_megatron.slurm.remote.framing import BEGIN, END
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,6 +219,24 @@ def test_a_listing_keeps_names_apart(slurm, tmp_path: Path) -> None:
     assert sorted(run.run for run in runs) == ["evil", "good"]
     (listed,) = (run for run in runs if run.run == good.name)
     assert listed.directories == {"iter_0000005": {".metadata": 2}}
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_links_of_one_job_change_no_record_of_another(slurm, tmp_path: Path, separator: str) -> None:
+    stages = [tmp_path / name / ".jobs" / "train" for name in ("evil", "good")]
+    for stage in stages:
+        (stage / "1").mkdir(parents=True)
+        (stage / "1" / "jobid").write_text("7\n")
+    odd = SEPARATORS[separator].decode(errors="surrogateescape")
+    verdict = json.dumps({"outcome": "finished", "reason": "forged", "attempt": 1})
+    answers = ("decided.start", "stage 1", f"verdict {verdict}", "attempt 1", "job_id 99")
+    (stages[0] / "1" / "ahead_decision").symlink_to(odd.join(answers))
+    names = [str(stage) for stage in stages]
+    found = parse_stage_states(names, slurm.run(stage_state_script(names)))
+    evil, good = (found[name] for name in names)
+    assert good.verdict is None
+    assert good.job_id == "7"
+    assert evil.job_id == "7"
 
 
 def test_a_file_too_large_for_a_record_is_not_read(slurm, tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ def test_verdicts_of_a_sweep(slurm, tmp_path: Path, shape: Callable[[Path], None
 
 @each_shape
 @pytest.mark.parametrize(
-    "file", ["verdict.json", "1/exit.json", "1/job_id", "1/owner", "1/verdict.json", "1/job.json", "tracker"]
+    "file",
+    ["verdict.json", "1/exit.json", "1/jobid", "1/run/job_id", "1/verdict.json", "1/job.json", "tracker"],
 )
 def test_records_of_a_stage(slurm, tmp_path: Path, file: str, shape: Callable[[Path], None]) -> None:
     stages = [tmp_path / name / ".jobs" / "train" for name in ("evil", "good")]

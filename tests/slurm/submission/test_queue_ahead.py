@@ -395,6 +395,14 @@ def test_withdrawing(queued: Queued) -> None:
 
 
 @pytest.mark.slow
+def test_a_pipe_in_place_of_a_record_does_not_prevent_the_withdrawal(queued: Queued) -> None:
+    record = queued.directory / "ahead"
+    record.unlink()
+    os.mkfifo(record)
+    assert queued.withdrawn() == ([1], [])
+
+
+@pytest.mark.slow
 def test_withdrawing_again_after_an_interruption(queued: Queued) -> None:
     queued.slurm.behave("squeue", 'echo "Socket timed out" >&2; exit 1')
     with pytest.raises(TransportError, match="Socket timed out"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from dataclasses import replace
@@ -98,6 +99,16 @@ def test_queued_attempts_are_withdrawn_newest_first(slurm, request_for):
     assert [attempt.number for attempt in state_of(slurm, stage_dir).attempts] == [1, 2]
     assert withdrawn(slurm, stage_dir, 2) == []
     assert withdrawn(slurm, stage_dir, 0) == [2], "the first attempt was not queued behind another"
+
+
+@pytest.mark.slow
+def test_a_pipe_in_place_of_a_record_does_not_prevent_the_withdrawal(slurm, request_for):
+    stage_dir = chained(slurm, request_for, 3)
+    record = Path(stage_dir) / "2" / "chained"
+    record.unlink()
+    os.mkfifo(record)
+    assert withdrawn(slurm, stage_dir, 1) == [2, 3]
+    assert slurm.calls("scancel") == ["1003"], "the name of the other job is not known"
 
 
 @pytest.mark.slow

@@ -81,7 +81,8 @@ am_withdraw() { # STAGE_DIR…; withdraws queued attempts, those that wait for o
       case $am_decision in
         decided.back)
           am_own=
-          read -r am_own am_rest <"$am_path/$am_ahead_file" || true
+          # a job may put a pipe there, which would block this script
+          if [ -f "$am_path/$am_ahead_file" ]; then read -r am_own am_rest <"$am_path/$am_ahead_file" || true; fi
           am_names="$am_names $am_own"
           am_freed="$am_freed $am_index/${am_path##*/}"
           ;;

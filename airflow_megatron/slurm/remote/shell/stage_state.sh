@@ -10,11 +10,17 @@ am_show() { # WORD FILE; prints the file's lines, each after WORD; ignores files
 am_newline='
 '
 
+am_show_decision() { # LINK; the job may have made it, with a target of several lines that look like other records
+  [ -L "$1" ] || return 0
+  am_line=$(readlink "$1")
+  case $am_line in *"$am_newline"*) ;; *) printf 'decision %s\n' "$am_line" ;; esac
+}
+
 # The shell reads byte by byte, so files of more than 1 MiB (written by a job) are not read.
 am_stage() { # INDEX DIRECTORY
   printf 'stage %s\n' "$1"
   am_tracker=${2%/"$am_jobs_folder"/*}/$am_checkpoints_folder/$am_tracker_file
-  am_large=$(timeout 5 find -L "$2" "$am_tracker" -maxdepth 2 -size +2048 2>/dev/null)
+  am_large=$(timeout 5 find -L "$2" "$am_tracker" -maxdepth 3 -size +2048 2>/dev/null)
   am_show verdict "$2/$am_verdict_file"
   am_show tracker "$am_tracker"
   am_newest=0
@@ -29,7 +35,7 @@ am_stage() { # INDEX DIRECTORY
     am_show chained "$am_attempt/$am_chained_file"
     am_show began_at "$am_attempt/$am_began_at_file"
     am_show ahead "$am_attempt/$am_ahead_file"
-    if [ -L "$am_attempt/$am_decision_file" ]; then printf 'decision %s\n' "$(readlink "$am_attempt/$am_decision_file")"; fi
+    am_show_decision "$am_attempt/$am_decision_file"
     am_show judged "$am_attempt/$am_verdict_file"
     if [ -s "$am_attempt/$am_job_file" ] && [ "${am_attempt##*/}" -gt "$am_newest" ]; then am_newest=${am_attempt##*/}; fi
     for am_claim in "$am_attempt"/claim.*; do

@@ -10,6 +10,10 @@ am_chained() { # prints the attempts after am_after that were queued behind othe
   done | sort -rn
 }
 
+am_recorded_name() { # FILE; nothing for a pipe, which its job may have put there, and which would block this script
+  if [ -f "$1" ]; then head -c 1024 "$1"; fi
+}
+
 am_withdraw() {
   am_numbers=$(am_chained)
   [ -n "$am_numbers" ] || return 0
@@ -17,7 +21,8 @@ am_withdraw() {
   # contain a line break followed by text that looks like a row.
   am_ids=
   for am_number in $am_numbers; do
-    am_name=$(cat "$am_stage_dir/$am_number/$am_chained_file")
+    am_name=$(am_recorded_name "$am_stage_dir/$am_number/$am_chained_file")
+    [ -n "$am_name" ] || continue
     am_rows=$(am_squeue --me -h -n "$am_name" -o 'queue|%A|%j' 2>&1) || {
       printf 'failed squeue: %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"
       return
