@@ -157,8 +157,13 @@ class OpensshTransport:
         """Return the options for a master that is alive."""
         if self._folder is None:
             # not TMPDIR: the path of a socket can have some 100 characters only
-            self._folder = tempfile.TemporaryDirectory(prefix="airflow-megatron-", dir="/tmp")
-            self._base = client_words(self._options, Path(self._folder.name))
+            folder = tempfile.TemporaryDirectory(prefix="airflow-megatron-", dir="/tmp")
+            try:
+                self._base = client_words(self._options, Path(folder.name))
+            except BaseException:
+                folder.cleanup()  # the next command must not log in without the options
+                raise
+            self._folder = folder
         if self._options.control_path is not None:
             given = ["-S", self._options.control_path]
             if not await self._is_alive(given):

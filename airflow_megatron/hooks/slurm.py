@@ -37,10 +37,9 @@ class SlurmHook(BaseHook):
     Uses a connection of type ``slurm`` or ``ssh`` with the extras of the SSH provider (``key_file``,
     ``private_key``, ``private_key_passphrase``, ``host_key``, ``known_hosts``, ``no_host_key_check``,
     ``host_proxy_cmd``, ``conn_timeout``, ``compress``) and some of its own: ``transport``, ``control_path``,
-    ``renew_command``, ``login_patience``,
-    ``ssh_config``, ``work_dir``, ``slurm_bin``, ``login_shell``, ``restricted``; see
-    :class:`~airflow_megatron.hooks.connection_options.ConnectionOptions`. The host key is checked unless
-        ``no_host_key_check`` is true: against ``host_key``, else ``known_hosts``, else ``~/.ssh/known_hosts``.
+    ``renew_command``, ``login_patience``, ``ssh_config``, ``work_dir``, ``slurm_bin``, ``login_shell``,
+    ``restricted``; see :class:`~airflow_megatron.hooks.connection_options.ConnectionOptions`. The host key is checked
+    unless ``no_host_key_check`` is true: against ``host_key``, else ``known_hosts``, else ``~/.ssh/known_hosts``.
 
     :param ssh_conn_id: id of the Airflow connection
     :param commands: how Slurm's commands are found there; default: as set in the connection

@@ -134,7 +134,7 @@ def event_notice(
 
     :param job: the job
     :param attempt: number of the attempt
-        :param job_id: Slurm id
+    :param job_id: Slurm id
     :param seen: the event
     :param log_tail: last lines of its log
     """

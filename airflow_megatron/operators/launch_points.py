@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from airflow_megatron.task_runtime.point_runs import (
     runs_without_scheduler,
     trigger_point_run,
 )
-from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stopping import EXIT_STATUS, EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import stored_plan
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ TEST_WORKERS = 3
 HELPER_END_S = 15
 PASSED_OVER = "passed_over"
 """Key of the XCom with the names of the points that were skipped."""
+_STARTING = threading.Lock()
+"""Held while a process is started, so that no process starts after the others have been ended; operators are copied,
+so it is not an attribute.
+"""
 
 
 class LaunchPointsOperator(EndsTestRun, BaseOperator):
@@ -87,6 +92,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         self.submitted = submitted
         self.workers = min(most_at_once, TEST_WORKERS)
         self._helpers: list[subprocess.Popen[str]] = []
+        self._is_ending = False
 
     def execute(self, context: Context) -> dict[str, str]:
         """Start the runs; return point → run id of the runs that are started or in progress."""
@@ -182,7 +188,9 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
             number += 1
 
     def end_helpers(self) -> None:
-        """End the runs of points that this task executes, with a SIGTERM for each."""
+        """End the runs of points that this task executes, with a SIGTERM for each, and start no others."""
+        with _STARTING:
+            self._is_ending = True
         for process in self._helpers:
             process.terminate()
         for process in self._helpers:
@@ -211,10 +219,15 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
             "--conf",
             json.dumps(conf),
         ]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            self._helpers.append(process)
+        with _STARTING:
+            if self._is_ending:
+                return EXIT_STATUS
+            # the output may contain text of other programs, in any encoding
+            started = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            )
+            self._helpers.append(started)
+        with started as process:
             assert process.stdout is not None
             for line in process.stdout:
                 self.log.info("[%s] %s", conf["point"], line.rstrip())

@@ -249,17 +249,6 @@ class PinnedSweep:
         placed = {point: its.cluster for point, its in self.placements.read().items()}
         return placed_plan([one.plan() for one in self.by_cluster.values()], placed)
 
-    def placed_jobs(self, point: str) -> list[Job]:
-        """Return the jobs of a point on its cluster; of the first cluster, if it has none yet.
-
-        :raises PinError: if the plan does not have the point
-        """
-        if not self.others:
-            return self.jobs_of(point)
-        its = self.placements.read().get(point)
-        chosen = self.by_cluster.get(its.cluster, self) if its else self
-        return chosen.jobs_of(point)
-
     @functools.cached_property
     def plan_environment(self) -> PlanEnvironment:
         """The pinned cluster profile and its files."""

@@ -46,6 +46,7 @@ def _answered(path: Path, asked: str, questions: int) -> str:
             input=asked,
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             timeout=limit,
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from airflow_megatron.spec.dialects.recognition import likely_meant
 from airflow_megatron.spec.dialects.registry import dialect_sweep
 from airflow_megatron.spec.documents.errors import Problem, SpecError, begin_hints, near_names, suggestion
-from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
+from airflow_megatron.spec.documents.yaml_document import YAML_ENDINGS, load_yaml_file, load_yaml_text
 from airflow_megatron.spec.expressions.bounds import begin_spec
 from airflow_megatron.spec.foreign.sidecar import NO_SPEC, is_sidecar, refuse_sidecar, sidecar_owners
 from airflow_megatron.spec.model.dag_names import name_problems
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 PRESETS: Final = "presets"
 """Folder of the presets that specs extend; they are not sweeps."""
-ENDINGS: Final = (".yaml", ".yml")
 MOST_COMPARED: Final = 500
 """Maximum number of names that are compared with those of lone sidecars: every parse of a folder compares them."""
 MOST_FILES: Final = 5_000
@@ -125,7 +124,7 @@ def misnamed_files(directory: Path) -> list[Problem]:
     problems = []
     for path in _files(directory, lambda name: _MISNAMED.fullmatch(name) is not None):
         found = _MISNAMED.fullmatch(path.name)
-        if found is not None and not path.name.endswith(ENDINGS):
+        if found is not None and not path.name.endswith(YAML_ENDINGS):
             hint = f"rename it to {found['stem']}.yaml"
             problems.append(
                 Problem(str(path), 0, 0, "it is not read, because specs end in .yaml or .yml", hint)
@@ -167,7 +166,7 @@ def _sub_folder(directory: Path, path: Path) -> str:
 
 
 def _is_yaml(name: str) -> bool:
-    return name.endswith(ENDINGS)
+    return name.endswith(YAML_ENDINGS)
 
 
 def _yaml_files(directory: Path) -> list[Path]:

@@ -78,6 +78,14 @@ class TestRunning:
         assert result == CommandResult(0, "hello\n", "")
 
     @pytest.mark.slow
+    async def test_refused_credentials_are_refused_again(self, node: LoginNode) -> None:
+        transport = await hook(node, password=PASSWORD, transport="openssh").transport()
+        for _ in range(2):  # the second time not without the options of the connection
+            with pytest.raises(LoginRefusedError, match="cannot type a password"):
+                await transport.run("echo hello", timeout=60)
+        await transport.close()
+
+    @pytest.mark.slow
     async def test_scripts_that_follow_each_other_share_a_login(
         self, node: LoginNode, key_file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -526,6 +526,14 @@ FIXES: Final = (
         (f"{HOST_KEYS}::test_no_configuration_switches_host_keys_off",),
     ),
     Fix(
+        "M6",
+        "logins without the options of their connection",
+        "hooks/openssh_transport.py",
+        '            folder = tempfile.TemporaryDirectory(prefix="airflow-megatron-", dir="/tmp")\n',
+        '            folder = self._folder = tempfile.TemporaryDirectory(prefix="airflow-megatron-", dir="/tmp")\n',
+        (f"{HOST_KEYS}::TestRunning::test_refused_credentials_are_refused_again",),
+    ),
+    Fix(
         "M7",
         "options that the submission owns",
         "slurm/submission/sbatch_options.py",

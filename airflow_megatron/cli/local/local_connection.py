@@ -80,6 +80,7 @@ def run_airflow(*words: str, environment: Mapping[str, str] | None = None) -> No
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
         check=False,
     )
     if result.returncode:

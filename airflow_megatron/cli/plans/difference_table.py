@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 from airflow_megatron.cli.console.terminal import console
-from airflow_megatron.results.readings.sweep_jobs import format_value
+from airflow_megatron.results.readings.sweep_jobs import SWEEP_WIDE, format_value
 from airflow_megatron.spec.documents.quantities import counted, slurm_time
 from airflow_megatron.spec.trust.plain_text import shown
 
@@ -62,5 +62,5 @@ def _value(name: str, value: Any) -> str:
 def _points(names: Sequence[str], common: int) -> str:
     if len(names) == common > 1:
         return "every point"
-    shown = [name or "(sweep)" for name in names[:_SHOWN]]
+    shown = [name or SWEEP_WIDE for name in names[:_SHOWN]]
     return ", ".join(shown) + (f", … ({len(names)} points)" if len(names) > _SHOWN else "")

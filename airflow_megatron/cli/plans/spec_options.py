@@ -24,9 +24,9 @@ from airflow_megatron.plan.sweep_plan import Plan, check_on_clusters, check_swee
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.documents.project import sweep_specs_dir
-from airflow_megatron.spec.documents.yaml_document import NO_SUCH_FILE
+from airflow_megatron.spec.documents.yaml_document import NO_SUCH_FILE, YAML_ENDINGS
 from airflow_megatron.spec.model.cluster_profile import cluster_names
-from airflow_megatron.spec.spec_files import ENDINGS, load_sweep, spec_files
+from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -147,7 +147,7 @@ def spec_path(spec: str) -> Path:
     if path.exists() or "/" in spec:
         return path
     known = {file.stem: file for file in spec_files(sweep_specs_dir())}
-    name = path.stem if path.suffix in ENDINGS else spec
+    name = path.stem if path.suffix in YAML_ENDINGS else spec
     if name in known:
         return known[name]
     of_sweep = _files_of_sweep(spec, known)
@@ -187,7 +187,7 @@ def _hint_at_place(name: str, of_sweep: Sequence[Path]) -> str:
     for file in sorted(here.iterdir()) if here.is_dir() else ():
         # a foreign spec's template and sidecar stand beside it, so this spec is not found only for its ending
         if file.is_file() and file.name.lower() in (
-            f"{name}{ending}".lower() for ending in (*ENDINGS, ".txt", ".yaml.txt")
+            f"{name}{ending}".lower() for ending in (*YAML_ENDINGS, ".txt", ".yaml.txt")
         ):
             return f"{file.name} is there: rename it to {name}.yaml"
     for folder in (Path("sweep_specs"), Path()):

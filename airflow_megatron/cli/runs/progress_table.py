@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_megatron.results.readings.progress import StageState
+from airflow_megatron.results.readings.sweep_jobs import SWEEP_WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,6 @@ _STYLES: Final = {
     StageState.FAILED: "bold red",
     StageState.CANCELLED: "magenta",
 }
-_SHARED: Final = "(sweep)"
 
 
 def progress_table(grid: ProgressGrid, *, title: str, rows: int | None = None) -> Table:
@@ -56,7 +56,9 @@ def progress_table(grid: ProgressGrid, *, title: str, rows: int | None = None) -
         statuses = of_points[point]
         done = _finished(statuses)
         style = "green" if done == len(statuses) else ""
-        table.add_row(point or _SHARED, Text(f"{done}/{len(statuses)}", style=style), _unfinished(statuses))
+        table.add_row(
+            point or SWEEP_WIDE, Text(f"{done}/{len(statuses)}", style=style), _unfinished(statuses)
+        )
     return table
 
 

@@ -38,7 +38,9 @@ def presented_keys(host: str, port: int) -> Sequence[str]:
         return []
     words = ["ssh-keyscan", "-T", str(_SECONDS), "-p", str(port), "-t", "ed25519,ecdsa,rsa", "--", host]
     try:
-        answer = subprocess.run(words, capture_output=True, text=True, timeout=2 * _SECONDS, check=False)
+        answer = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=2 * _SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     found = [line for line in answer.stdout.splitlines() if line and not line.startswith("#")]

@@ -104,6 +104,7 @@ def _download(programs: Path, remote: RemotePython, folder: Path, pip_arguments:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             check=False,
         )
         if result.returncode:
@@ -127,6 +128,7 @@ def checkout_archive(release: str, commit: str) -> Path:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             check=False,
         )
         if result.returncode:

@@ -104,7 +104,9 @@ def _dump(checkout: Path, release: str, packages: list[str], program: str | None
     words = [str(_DUMP_SCRIPT), str(checkout), release, *chosen, *packages]
     command = [sys.executable, "-I", "-W", "ignore", *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIME_LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise CheckoutError(f"{checkout}: its arguments did not import in {_TIME_LIMIT_S} s") from None
     lines = done.stdout.strip().splitlines()

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Arguments that name blends, by ``dest``.
 BLENDS: Final = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
+DEFAULT_SPLIT: Final = "969, 30, 1"
+"""Upstream's ``--split`` of ``--data-path`` (``arguments.py``, all releases from 0.12 on)."""
 HINT: Final = "a weight before each data set, [0.6, A, 0.4, B], or none at all, [A, B]"
 SHARES_HINT: Final = "weights above 0, [0.6, A, 0.4, B]; leave out data sets that shall not be read"
 

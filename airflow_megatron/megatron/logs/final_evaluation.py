@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.megatron.arguments.data_blends import DEFAULT_SPLIT
 from airflow_megatron.megatron.logs.log_lines import MarkerKind, MarkerRecord, parse_log
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.arguments.values import ArgumentValues
 
-_DEFAULT_SPLIT: Final = (
-    "969, 30, 1"  # of --data-path without --split (arguments.py, all releases from 0.12 on)
-)
 _TEST_LOSS: Final = b" on test set"
 _ENDS: Final = (
     MarkerKind.TRAINING_DONE,
@@ -36,7 +34,7 @@ def evaluates_at_end(arguments: ArgumentValues) -> bool:
         return True
     if arguments.value("data_path") is None:
         return False  # paths per split without a test path, or in a file that is not read here
-    return _test_share(arguments.value("split") or _DEFAULT_SPLIT)
+    return _test_share(arguments.value("split") or DEFAULT_SPLIT)
 
 
 def missing_evaluation(log_tail: bytes) -> str | None:

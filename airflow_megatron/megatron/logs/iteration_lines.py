@@ -149,7 +149,6 @@ class IterationReader:
     def take(self, block: bytes) -> tuple[list[tuple[int, IterationRecord]], bytes]:
         """Parse a block of complete lines.
 
-
         :param block: the lines.
         :returns: the records, each with its position in the rest; and the rest: the block without the completely
             matched text.

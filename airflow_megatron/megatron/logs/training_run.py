@@ -52,7 +52,6 @@ class TrainingRun:
     def of(cls, records: Sequence[Record]) -> TrainingRun:
         """Combine a run.
 
-
         :param records: records of its attempts' logs, oldest attempt first.
         :returns: the run; every part of it may be empty.
         """

@@ -67,7 +67,6 @@ class CommandLineReader:
     def read(self, argv: Sequence[str]) -> tuple[dict[str, Any], list[ArgumentProblem]]:
         """Parse a command line.
 
-
         :param argv: the tokens after the program's name.
         :returns: the given values by ``dest``, and the problems for which the parser would refuse it.
         """

@@ -86,7 +86,6 @@ class RuleBook:
     def broken_by(self, settings: Settings) -> list[ArgumentProblem]:
         """Check every rule, in order.
 
-
         :param settings: the values; derivations change them.
         :returns: the violated rules, up to the first ``final`` one, or one whose numbers cannot be calculated with.
         """

@@ -14,13 +14,13 @@ from airflow_megatron.megatron.rules.nearest import divisors, multiples
 from airflow_megatron.megatron.rules.rule import MICROBATCHES, Rule
 from airflow_megatron.megatron.validation.upstream_rules.batches import samples_at_once
 from airflow_megatron.megatron.validation.upstream_rules.local_layers import is_gpt
+from airflow_megatron.megatron.validation.upstream_rules.parallelism import PARALLEL_STATE
 from airflow_megatron.megatron.validation.upstream_rules.schedule import trains
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.rule import Topic
     from airflow_megatron.megatron.rules.settings import Settings
 
-PARALLEL_STATE: Final = "megatron/core/parallel_state.py initialize_model_parallel"
 OPTIMIZER: Final = "megatron/core/optimizer/optimizer_config.py OptimizerConfig"
 BUCKETS: Final = "megatron/core/distributed/ DistributedDataParallelConfig, DistributedDataParallel"
 TRANSFORMER_BLOCK: Final = "megatron/core/transformer/transformer_block.py get_num_layers_to_build"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.megatron.arguments.data_blends import BLENDS
 from airflow_megatron.megatron.rules.rule import Rule, RuleBook
 
 if TYPE_CHECKING:
@@ -14,13 +15,10 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.settings import Settings
 
 
-#: The scripts for BERT and T5 read no other arguments for data sets, such as ``--data-args-path``.
-_DATA_SETS: Final = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
-
-
 def _has_no_sentences(s: Settings) -> bool:
     """Return whether no data set is named; a fork may have other arguments."""
-    return all(vars(s)[name] is None for name in _DATA_SETS) and not s.has_other_arguments
+    # the scripts for BERT and T5 read no others, such as --data-args-path
+    return all(vars(s)[name] is None for name in BLENDS) and not s.has_other_arguments
 
 
 def _lacks_layers(s: Settings) -> bool:

@@ -30,7 +30,7 @@ class RepeatedChecks:
     """Checker of command lines of one release, on equal machines, with equal numbers of processes.
 
     :param flags: parser of the command lines
-    :param first_iteration: see :func:`airflow_megatron.megatron.validation.check`
+    :param first_iteration: see :func:`airflow_megatron.megatron.validation.command_checks.check`
     :param script: rules of another script than that for GPT, in place of those of the first iteration
     """
 
@@ -52,7 +52,7 @@ class RepeatedChecks:
         self._taken: dict[tuple[str, str], bool] = {}
 
     def problems(self, words: Sequence[str]) -> list[ArgumentProblem]:
-        """Return the result of :func:`airflow_megatron.megatron.validation.check`."""
+        """Return the result of :func:`airflow_megatron.megatron.validation.command_checks.check`."""
         for places in self._passed:
             if self._is_known(words, places):
                 self.saved += 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron.megatron.logs.log_lines import IterationRecord
 from airflow_megatron.results.readings.curve_points import kept_points
 from airflow_megatron.results.readings.progress import StageState
+from airflow_megatron.results.store.line_numbers import METRICS
 from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_megatron.results.tables.attempts import AttemptRow
     from airflow_megatron.results.tables.trainings import Branch, ResultTable
 
-METRICS: Final = ("loss", "learning_rate", "grad_norm", "throughput")
 _ALL_POINTS: Final = 40_000
 """Maximum number of values of all curves; each takes about 60 bytes of the page."""
 _MOST: Final = 300

@@ -75,7 +75,6 @@ log = logging.getLogger(__name__)
 class Report:
     """The written report.
 
-
     :param table: the result table
     :param point_tables: tables of benchmarks and of searches for a learning rate, if the sweep has such stages
     :param study_tables: tables of stability, speed, nodes, cost and attempts that have rows

@@ -38,6 +38,7 @@ _MAX_BITS: Final = 14_000
 
 KeyPath = tuple[str | int, ...]
 
+YAML_ENDINGS: Final = (".yaml", ".yml")
 NO_SUCH_FILE: Final = "no such file"
 """Message about a spec that is not there."""
 MAX_TEXT: Final = 32_000_000

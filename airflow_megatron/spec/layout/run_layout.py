@@ -115,7 +115,6 @@ class AttemptDir:
     def of(cls, path: str) -> AttemptDir:
         """Return the attempt of a directory.
 
-
         :raises ValueError: if it is not the directory of an attempt
         """
         found = cls.from_path(path)

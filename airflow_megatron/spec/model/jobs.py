@@ -36,7 +36,6 @@ _CONDITIONS = ("start", "cancel", "finish")
 class Dependency(msgspec.Struct, frozen=True):
     """A dependency of a job.
 
-
     :param job: name of the other job
     :param stage: its stage instance
     :param until: ``finished``, ``checkpoint``, ``log`` or ``condition``

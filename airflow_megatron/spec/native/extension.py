@@ -7,12 +7,11 @@ from typing import Any
 
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.named_files import NamedFileError
-from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument, load_yaml_text
+from airflow_megatron.spec.documents.yaml_document import YAML_ENDINGS, KeyPath, YamlDocument, load_yaml_text
 
 KEY = "extends"
 _MAX_DEPTH = 16
 _MAX_FILES = 64
-_ENDINGS = (".yaml", ".yml")
 
 
 def extended(
@@ -53,7 +52,7 @@ def _loaded(
     document: YamlDocument, name: str, place: KeyPath, chain: tuple[str, ...], loaded: list[str]
 ) -> YamlDocument:
     full = str(Path(document.file).parent / name)
-    if not name.endswith(_ENDINGS):
+    if not name.endswith(YAML_ENDINGS):
         raise SpecError(document.problem(place, f"{name!r} is not a spec", "extends takes .yaml files"))
     loaded.append(full)
     if len(loaded) > _MAX_FILES:

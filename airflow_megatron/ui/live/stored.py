@@ -12,6 +12,7 @@ import polars as pl
 
 from airflow_megatron.results.readings.curve_points import kept_points
 from airflow_megatron.results.store.frames import distinct
+from airflow_megatron.results.store.line_numbers import METRICS
 from airflow_megatron.results.store.reading import read_table
 from airflow_megatron.results.store.segments import SegmentStore, default_root
 from airflow_megatron.results.store.tables import ATTEMPTS
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from airflow_megatron.results.store.view import Picture
 
-METRICS: Final = ("loss", "learning_rate", "grad_norm", "throughput")
-"""Columns of iterations that are shown as curves, besides ``validation_loss``."""
 MOST_CURVES: Final = 60
 MOST_FAILURES: Final = 500
 MOST_SWEEPS: Final = 8
@@ -56,7 +55,6 @@ class _Watched:
     def refresh(self) -> None:
         """Update the cached state.
 
-
         :raises StoreError: if the store does not answer
         """
         with self._lock:
@@ -65,10 +63,10 @@ class _Watched:
             began = time.monotonic()
             picture = self._view.picture()
             if picture.generation != self._generation:
-                self.picture, self._generation = picture, picture.generation
-                self.trainings = _trainings(picture)
-                self.attempts = _with_lost(picture)
-                self.jobs = _jobs(picture, self.attempts)
+                trainings, attempts = _trainings(picture), _with_lost(picture)
+                jobs = _jobs(picture, attempts)
+                self.picture, self.trainings, self.attempts, self.jobs = picture, trainings, attempts, jobs
+                self._generation = picture.generation  # last: after an error, the next request tries again
             self._next = began + (1 + _PATIENCE) * (time.monotonic() - began)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.megatron.arguments.data_blends import DEFAULT_SPLIT
 from airflow_megatron.megatron.rules.rule import Rule
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.settings import Settings
 
 _SHARE: Final = re.compile(r"\d*\.?\d+")
-_SPLIT: Final = "969, 30, 1"
-"""Upstream's, where none is given."""
 _FIM_TOKENS: Final = ("prefix", "middle", "suffix", "pad", "eod")
 
 
@@ -27,7 +26,7 @@ def has_test_data(s: Settings) -> bool:
         return s.test_data_path is not None
     if not (s.mock_data or s.data_path or s.data_args_path):
         return False
-    shares = _SHARE.findall(s.split or _SPLIT)
+    shares = _SHARE.findall(s.split or DEFAULT_SPLIT)
     return len(shares) > 2 and float(shares[2]) > 0
 
 

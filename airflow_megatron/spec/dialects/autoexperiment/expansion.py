@@ -72,7 +72,7 @@ class Expansion:
 
 
 def expand_document(document: YamlDocument, axes: Sequence[Axis] | None = None) -> Expansion:
-    """Return the jobs of a document that :func:`load_autoexperiment_yaml` has read.
+    """Return the jobs of a document that :func:`.references.load_autoexperiment_yaml` has read.
 
     :param axes: the document's axes, where they are known already
     :raises SpecError: on values that the grammar has no place for, on texts that never settle or would run code, on

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.dialects.autoexperiment.resolution import names_read
-from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS
+from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS, NAMED_FIELD
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.yaml_document import value_at
 from airflow_megatron.spec.foreign.sidecar import SUFFIXES, SidecarSection
@@ -27,7 +27,6 @@ OWN_KEYS: Final = ("name", "template", "check_interval_secs", *FIELDS)
 """What AutoExperiment reads itself."""
 _ELSEWHERE: Final = frozenset({"job_id_regexp", "RUN_DIR"})
 """A key that has a warning of its own, and one that this package reads."""
-_FIELD: Final = re.compile(r"\{([^\W\d]\w*)")
 _REFERENCE: Final = re.compile(r"\$\{([^{}:]+)\}")
 _ANCHORED: Final = re.compile(r"([\w.-]+)[\"']?[ \t]*:[ \t]+&\S")
 _LONGEST_KEY: Final = 30
@@ -109,7 +108,7 @@ def _keys(document: YamlDocument) -> tuple[dict[str, KeyPath], dict[str, set[str
         if owner is None or value is None or isinstance(value, dict):  # no value: a key of the sidecar
             continue
         if isinstance(value, str):
-            texts.setdefault(str(owner), set()).update(_FIELD.findall(value), names_read(value))
+            texts.setdefault(str(owner), set()).update(NAMED_FIELD.findall(value), names_read(value))
         if isinstance(path[-1], str) and not _is_item(path) and _is_plain(value):
             keys.setdefault(path[-1], path)
     return keys, texts

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 FIELDS = ("cmd", "output_file", "sbatch_script", "start_condition_cmd", "termination_cmd", "termination_str")
 """What AutoExperiment itself reads of a job, besides its name and template."""
 
-_FIELD = re.compile(r"\{([^\W\d]\w*)")
+NAMED_FIELD = re.compile(r"\{([^\W\d]\w*)")
+"""A name that follows an opening brace, as in fields of ``str.format``."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -90,7 +91,7 @@ def _reached(params: Mapping[str, Any], unresolved: Mapping[str, Any], read: Ite
 def _wrong(text: str, params: Mapping[str, Any], reason: str) -> tuple[str, str, str] | None:
     """Return the failing name, message and hint; None for a text whose braces belong to the shell."""
     what = analyse_format(text)
-    known = next((name for name in (*what.names, *_FIELD.findall(text)) if name in params), None)
+    known = next((name for name in (*what.names, *NAMED_FIELD.findall(text)) if name in params), None)
     if what.error:
         return _not_replaced(text, what.error, known) if known else None
     if known and all(name in params for name in what.names) and not is_expression(text):

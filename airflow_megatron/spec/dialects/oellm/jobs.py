@@ -17,7 +17,7 @@ from airflow_megatron.spec.dialects.oellm.containers import container_of
 from airflow_megatron.spec.dialects.oellm.environment import environment_of
 from airflow_megatron.spec.dialects.oellm.errors import JobError
 from airflow_megatron.spec.dialects.oellm.fields import FieldError, placed
-from airflow_megatron.spec.dialects.oellm.postprocess import passed_over_steps, steps_of
+from airflow_megatron.spec.dialects.oellm.postprocess import ITERATION, passed_over_steps, steps_of
 from airflow_megatron.spec.dialects.oellm.slurm import RESOURCES, slurm_section
 from airflow_megatron.spec.dialects.oellm.sources import external_source, iteration_of_source, on_cluster
 from airflow_megatron.spec.documents.errors import did_you_mean
@@ -56,7 +56,6 @@ OPENEUROLLM: Final = ForkArguments(
 """Arguments of OpenEuroLLM's fork of Megatron-LM that no release has, for a file without its checkout."""
 _CONVERSION = ("ckpt_convert_format", "ckpt_convert_save")
 _QUOTING = re.compile(r"[\\'\"]")
-_ITERATION = re.compile(r"iter_0*([1-9][0-9]*)")
 
 
 @dataclass(frozen=True)
@@ -409,7 +408,7 @@ def _iteration(configuration: Configuration, kind: StageKindName, parent: Job | 
     if number is not None and number > 0:
         return number
     for text in texts:
-        match = _ITERATION.search(str(text or ""))
+        match = ITERATION.search(str(text or ""))
         if match:
             return int(match[1])
     if kind in ("train", "command") or parent is None:

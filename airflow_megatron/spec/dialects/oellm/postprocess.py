@@ -54,7 +54,7 @@ _NO_EVENTS: Final = dict.fromkeys(
     )
 )
 _TOKENIZER: Final = "EleutherAI/gpt-neox-20b"  # upstream's default
-_ITERATION: Final = re.compile(r"iter_0*([1-9][0-9]*)")
+ITERATION: Final = re.compile(r"iter_0*([1-9][0-9]*)")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def step_values(
     values: dict[str, Any] = {**_NO_EVENTS, "slurm.sbatch.nodes": 1, "slurm.array": False}
     every = interval_of(converter, configuration)
     model = str(configuration.get(f"{step.place}.model_path") or "")
-    named = _ITERATION.search(model if every else checkpoint)
+    named = ITERATION.search(model if every else checkpoint)
     iteration = int(named[1]) if named else whole(configuration.get("backend.megatron.ckpt_step"))
     if step.kind == "convert":
         if iteration is not None and iteration > 0 and not every:

@@ -42,7 +42,7 @@ MANAGED: Final = {
         "submission",
     ),
 }
-"""Options of sbatch that this package sets itself → why, a key of :data:`.oellm_keys.REASONS`."""
+"""Options of sbatch that this package sets itself → why, a key of :data:`.oellm.keys.REASONS`."""
 _TEXT: Final = ("mem", "partition", "account", "qos", "constraint", "reservation", "exclude")
 _GRES: Final = re.compile(r"gpu(?::\w*[A-Za-z]\w*)?:([0-9]+)")
 _GPUS: Final = re.compile(r"(?:\w*[A-Za-z]\w*:)?([0-9]+)")
