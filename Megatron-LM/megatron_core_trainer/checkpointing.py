@@ -363,9 +363,10 @@ def _check_same_optimizer(
             f"{checkpoint} was saved with --optimizer {theirs}, not {wanted}; continue with the same, or give"
             " --no-load-optim"
         )
-    if wanted in LIBRARY and not same_layout:
+    if (wanted in LIBRARY or ours["use_distributed_optimizer"]) and not same_layout:
+        what = f"--optimizer {wanted}" if wanted in LIBRARY else "--use-distributed-optimizer"
         raise CheckpointError(
-            f"{checkpoint} holds the state of --optimizer {wanted} for other tensor- and pipeline-parallel sizes;"
+            f"{checkpoint} holds the state of {what} for other tensor- and pipeline-parallel sizes;"
             " continue with the same sizes, or give --no-load-optim"
         )
 

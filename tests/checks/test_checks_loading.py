@@ -151,6 +151,64 @@ def test_a_distributed_optimizer_that_loads_no_state() -> None:
     assert errors_of(upstream("core_v0.16.1", *pairs), CLUSTER) == []
 
 
+TRUNK_DIVIDED = ("lr_decay_iters: 360,", "lr_decay_iters: 360, use_distributed_optimizer: true,")
+SWEEP = "sweep: {lr: [1e-3, 4e-3]}"
+TWO_GPUS = (SWEEP, f"{SWEEP}\nslurm: {{gpus_per_node: 2}}\nenv: {{CUDA_DEVICE_MAX_CONNECTIONS: 1}}")
+IN_PARTS = ("lr_decay_iters: 300,", "lr_decay_iters: 300, tensor_model_parallel_size: 2,")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "pairs", "hint"),
+    [
+        (
+            "megatron_lm",
+            (TRUNK_DIVIDED, DIVIDED),
+            "tensor_model_parallel_size: 1; or dist_ckpt_optim_fully_reshardable: true in pretrain, before it",
+        ),
+        ("megatron_core", (TRUNK_DIVIDED, DIVIDED), "tensor_model_parallel_size: 1; or no_load_optim: true"),
+        (
+            "megatron_core",
+            (("bf16: true", "bf16: true, optimizer: lion"),),
+            "tensor_model_parallel_size: 1; or no_load_optim: true",
+        ),
+    ],
+)
+def test_an_optimizer_of_another_layout(trainer: str, pairs: tuple[tuple[str, str], ...], hint: str) -> None:
+    (problem,) = errors_of(
+        upstream("core_v0.16.1", *pairs, IN_PARTS, TWO_GPUS, ("megatron_lm", trainer)), CLUSTER
+    )
+    assert (
+        "the optimizer's state in the checkpoint of pretrain that it loads has other model-parallel sizes"
+        " (tensor_model_parallel_size 2 instead of 1)"
+    ) in problem.message
+    assert problem.hint.startswith(hint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trainer", "release", "more"),
+    [
+        (
+            "megatron_lm",
+            "core_v0.16.1",
+            ("bf16: true", "bf16: true, dist_ckpt_optim_fully_reshardable: true"),
+        ),
+        (
+            "megatron_lm",
+            "core_v0.16.1",
+            ("lr_decay_iters: 300,", "lr_decay_iters: 300, no_load_optim: true,"),
+        ),
+        ("megatron_lm", "core_v0.14.0", ("bf16: true", "bf16: true")),
+        ("megatron_core", "core_v0.16.1", None),
+    ],
+)
+def test_an_optimizer_that_loads_with_another_layout(
+    trainer: str, release: str, more: tuple[str, str] | None
+) -> None:
+    pairs = (IN_PARTS,) if more is None else (TRUNK_DIVIDED, DIVIDED, IN_PARTS, more)
+    assert errors_of(upstream(release, *pairs, TWO_GPUS, ("megatron_lm", trainer)), CLUSTER) == []
+
+
 HALF = ("lr_decay_iters: 300,", "lr_decay_iters: 300, bf16: false,")
 SINGLE = ("bf16: true", "bf16: false")
 

@@ -147,6 +147,12 @@ def test_a_search_ends_with_what_it_suggests(sandbox: Sandbox) -> None:
         sandbox.run(script, job, SLURM_RESTART_COUNT="1")
 
 
+def test_a_search_that_is_too_short(sandbox: Sandbox) -> None:
+    stages = {"search": {"kind": "lr_finder", "megatron": {"train_iters": 99}}}
+    with pytest.raises(SpecError, match=r"a tenth of train_iters 99, too few steps .* write 100 or more"):
+        jobs_of(json.dumps({**SPEC, "stages": stages}), site(sandbox))
+
+
 @pytest.mark.slow
 def test_train_alcf_is_run_once_with_its_variables(sandbox: Sandbox) -> None:
     script_knows = {

@@ -132,6 +132,60 @@ def test_a_rate_that_jumps_at_the_checkpoint(tree: RunTree) -> None:
     assert point.problems == ("the learning rate jumps from 0.02 to 0.01 at iteration 40",)
 
 
+def with_params(table: ResultTable, **params: object) -> ResultTable:
+    """Read the trainings again, with other arguments in both jobs."""
+    jobs = [replace(branch.job, params={**branch.job.params, **params}) for branch in table.branches]
+    return result_table(take_snapshot([found.run_dir for found in jobs]), jobs)
+
+
+def test_iterations_that_the_loss_scaler_skipped_do_not_advance_the_schedule(tree: RunTree) -> None:
+    table = trained(tree, {41: 0.95 * PEAK}, loaded(40))
+    log = tree.root / "trunk" / "logs" / "trunk-1.out"
+    lines = log.read_text().splitlines(keepends=True)
+    for line, skipped in ((0, 5), (4, 30)):  # iterations 10 and 50; only those before the checkpoint count
+        lines[line] = lines[line].replace("skipped iterations:   0", f"skipped iterations: {skipped:3d}")
+    log.write_text("".join(lines))
+    # 41 iterations, 5 of them skipped; the decay begins at 35
+    (point,) = branch_points(with_params(table, lr_wsd_decay_iters=20, lr_decay_iters=55))
+    assert point.expected_rate == pytest.approx(0.95 * PEAK)
+    assert point.problems == ()
+
+
+def test_a_skipped_first_iteration_of_a_branch(tree: RunTree) -> None:
+    table = trained(tree, {41: PEAK}, loaded(40))
+    log = tree.root / "cooldown" / "logs" / "cooldown-1.out"
+    log.write_text(log.read_text().replace("skipped iterations:   0", "skipped iterations:   1"))
+    (point,) = branch_points(with_params(table))
+    assert (point.expected_rate, point.problems) == (PEAK, ())
+
+
+def test_the_schedule_of_the_checkpoint(tree: RunTree) -> None:
+    table = trained(tree, {41: PEAK}, loaded(40))
+    (point,) = branch_points(with_params(table, use_checkpoint_opt_param_scheduler=True))
+    assert (point.expected_rate, point.problems) == (None, ())
+
+
+def test_inverse_square_root_without_warmup(tree: RunTree) -> None:
+    rate = PEAK / (41 * BATCH) ** 0.5
+    table = trained(tree, {41: rate}, loaded(40))
+    log = tree.root / "trunk" / "logs" / "trunk-1.out"
+    before = PEAK / (40 * BATCH) ** 0.5
+    log.write_text(log.read_text().replace("1.000000E-02", f"{before:.6E}"))
+    params = {"lr_decay_style": "inverse-square-root", "lr_warmup_iters": 0, "global_batch_size": BATCH}
+    (point,) = branch_points(with_params(table, **params))
+    assert point.expected_rate == pytest.approx(rate)
+    assert point.problems == ()
+
+
+def test_a_branch_in_the_warmup_that_does_not_begin_at_zero(tree: RunTree) -> None:
+    table = trained(tree, {41: 0.2 * PEAK + 0.8 * PEAK * 41 / 48}, loaded(40))
+    log = tree.root / "trunk" / "logs" / "trunk-1.out"
+    log.write_text(log.read_text().replace("1.000000E-02", f"{0.2 * PEAK + 0.8 * PEAK * 40 / 48:.6E}"))
+    params = {"lr_warmup_iters": 48, "lr_warmup_init": 0.2 * PEAK, "lr_wsd_decay_iters": 1}
+    (point,) = branch_points(with_params(table, **params))
+    assert point.problems == ()
+
+
 def test_what_sharing_saves(tree: RunTree) -> None:
     """A trunk of 60 and cooldowns of 10 from 20, 40 and 60; an unrelated training does not count."""
     jobs = [job(tree, "trunk", 60), job(tree, "other", 60)]

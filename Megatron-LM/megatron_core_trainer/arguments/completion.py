@@ -14,6 +14,7 @@ from megatron_core_trainer.arguments.optimization_checks import (
     complete_learning_rate,
     complete_lr_finder,
     length_unit,
+    start_lr_finder,
 )
 from megatron_core_trainer.arguments.value_checks import divides, positive, require
 from megatron_core_trainer.optimization.optimizer_choices import LIBRARY
@@ -30,6 +31,7 @@ def complete_args(args: argparse.Namespace) -> None:
     :param args: parsed arguments.
     :raises ArgumentError: with the names of the conflicting flags.
     """
+    start_lr_finder(args)
     _complete_model(args)
     _complete_parallelism(args)
     _complete_init(args)
@@ -174,8 +176,6 @@ def _check_length(args: argparse.Namespace) -> None:
     if given:
         flag = "--" + given[0].replace("_", "-")
         raise ArgumentError(f"{flag} does not go with --train-{unit}: it belongs to --train-{other}")
-    if args.lr_finder:
-        require(args, "train_iters")
 
 
 def _check_ramp_up(args: argparse.Namespace, rows: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from megatron_core_trainer.arguments.errors import ArgumentError
 from megatron_core_trainer.arguments.value_checks import positive, require
 from megatron_core_trainer.optimization import lr_finder_options
+from megatron_core_trainer.optimization.lr_finder_options import LEAST_POINTS
 from megatron_core_trainer.optimization.optimizer_choices import LIBRARY, MEGATRON_CORE, parse_settings
 from megatron_core_trainer.optimization.parametrization import DEFAULTS as MUP_DEFAULTS
 from megatron_core_trainer.optimization.schedules import INFINITE_STYLES
@@ -94,8 +95,28 @@ def check_optimizer(args: argparse.Namespace) -> None:
         raise ArgumentError(str(error)) from error
 
 
+def start_lr_finder(args: argparse.Namespace) -> None:
+    """Remove the schedule that a learning-rate search replaces, whose length may be in another unit.
+
+    :raises ArgumentError: if the search has no number of steps, or too few for its analysis.
+    """
+    if not args.lr_finder:
+        return
+    args.lr_decay_iters = args.lr_decay_samples = args.lr_wsd_decay_iters = args.lr_wsd_decay_samples = None
+    args.lr_warmup_iters, args.lr_warmup_samples, args.lr_warmup_fraction = 0, 0, None
+    args.lr_warmup_init, args.lr_decay_style, args.lr_constant_plus_cooldown = 0.0, "constant", False
+    if args.train_iters is None:
+        other = ", in place of --train-samples" if args.train_samples is not None else ""
+        raise ArgumentError(f"--lr-finder needs --train-iters, the number of its steps{other}")
+    if args.train_iters < LEAST_POINTS:
+        raise ArgumentError(
+            f"--train-iters ({args.train_iters}) must be at least {LEAST_POINTS} with --lr-finder, which finds"
+            " nothing in fewer steps"
+        )
+
+
 def complete_lr_finder(args: argparse.Namespace) -> None:
-    """Replace the schedule with that of a learning-rate search, if one is requested.
+    """Set the learning rates of a search, if one is requested.
 
     :raises ArgumentError: naming the flags that do not fit.
     """
@@ -108,9 +129,7 @@ def complete_lr_finder(args: argparse.Namespace) -> None:
     if (problem := lr_finder_options.problem(args)) is not None:
         raise ArgumentError(problem)
     # The search is the schedule. It may end with a loss that is not finite; that is not an error here.
-    args.lr, args.min_lr, args.lr_decay_style = args.lr_finder_end_lr, 0.0, "constant"
-    args.lr_warmup_iters, args.lr_warmup_fraction, args.lr_warmup_init = 0, None, 0.0
-    args.lr_constant_plus_cooldown = False
+    args.lr, args.min_lr = args.lr_finder_end_lr, 0.0
     args.check_for_nan_in_loss_and_grad = False
     args.save_interval = args.save_interval or args.train_iters
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatron_core_trainer import atomic_output
+from megatron_core_trainer.optimization.lr_finder_options import LEAST_POINTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,9 +161,9 @@ def analyse(rates: Array, losses: Array, *, share: float = 0.03, separation: flo
     :param separation: minimum distance of two minima in log10 of the rate.
     :raises CurveError: if there are fewer than ten points.
     """
-    if len(rates) < 10:
+    if len(rates) < LEAST_POINTS:
         raise CurveError(
-            f"a sweep of {len(rates)} points is too short to read a learning rate from; ten are needed"
+            f"a sweep of {len(rates)} points is too short to read a learning rate from; {LEAST_POINTS} are needed"
         )
     order = np.argsort(rates)
     rates, losses = rates[order], losses[order]

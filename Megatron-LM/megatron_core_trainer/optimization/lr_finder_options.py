@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+LEAST_POINTS = 10
+"""Steps of a search from which a learning rate can be read."""
+
 
 def add_options(add_to: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Declare the options for the limits of the rates, the smoothing of the losses and the end of the search.
@@ -41,6 +44,11 @@ def problem(args: argparse.Namespace) -> str | None:
         return f"--lr-finder-end-lr ({args.lr_finder_end_lr}) must be finite"
     if not 0 <= args.lr_finder_smoothing < 1:
         return f"--lr-finder-smoothing must lie in [0, 1), not {args.lr_finder_smoothing}"
+    if args.lr_finder_stop_factor != 0 and not args.lr_finder_stop_factor >= 1:
+        return (
+            f"--lr-finder-stop-factor ({args.lr_finder_stop_factor}) must be 0, for never, or at least 1: with less the"
+            " search would end after its first step"
+        )
     return None
 
 

@@ -40,6 +40,12 @@ _DISTRIBUTED: Final = "use_distributed_optimizer"
 Tried with core_v0.16.1 on a CPU: ``KeyError`` in the format ``torch`` in both directions, and in ``torch_dist`` from a
 distributed optimizer to another one. On a CPU, ``torch_dist`` cannot load a distributed optimizer at all.
 """
+_LAYOUT: Final = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
+_RESHARDABLE: Final = "dist_ckpt_optim_fully_reshardable"
+"""With it, the state of a distributed optimizer can be loaded with other sizes of :data:`_LAYOUT`.
+
+Upstream raises ``RuntimeError`` otherwise (``load_checkpoint`` in ``megatron/training/checkpointing.py``).
+"""
 _SINGLE: Final = "fp32"
 """In this format there are no copies of the weights in single precision, which the other formats load.
 
@@ -123,6 +129,25 @@ def changed_state(
             f"{source}, whose checkpoint it loads, {does} the optimizer's state among processes, and the job would end"
             " as it loads it",
             f"{_DISTRIBUTED}: {str(theirs_divided).lower()}; or no_load_optim: true for an optimizer without a state",
+        )
+        return
+    sizes = [name for name in _LAYOUT if now.value(name) != before.value(name)]
+    if (
+        sizes
+        and not now.value("use_checkpoint_args")
+        and trainer_called(job.trainer).state_needs_layout(before)
+    ):
+        values = ", ".join(f"{name} {_value(now, name)} instead of {_value(before, name)}" for name in sizes)
+        hint = f"{sizes[0]}: {before.value(sizes[0])}"
+        if before.table.get(_RESHARDABLE):
+            hint += f"; or {_RESHARDABLE}: true in {source}, before it saves"
+        yield Finding(
+            "other-layout",
+            job,
+            place or (sizes[0],),
+            f"the optimizer's state in the checkpoint of {source} that it loads has other model-parallel sizes"
+            f" ({values}): the job would end as it loads it",
+            f"{hint}; or no_load_optim: true for an optimizer without a state",
         )
         return
     ours, theirs = _number_format(now), _number_format(before)

@@ -24,6 +24,8 @@ STARTER: Final = "upstream_lr_finder.py"
 _PREFIX: Final = "lr_finder_"
 SAVE: Final = "lr_finder_save"
 """The folder that a search writes below; upstream's own ``save`` would leave checkpoints."""
+LEAST_POINTS: Final = 10
+"""Steps from which ``lr_finder.py`` can read a learning rate."""
 _GROUP: Final = "learning-rate finder"
 _WITHOUT: Final = re.compile(
     r"lr_finder|lr_decay_.*|lr_warmup_.*|lr_wsd_decay_.*|min_lr|decoupled_min_lr|(override|use_checkpoint)_opt_param_scheduler"
@@ -71,6 +73,13 @@ def search_arguments(job: Job, arguments: Mapping[str, Any], table: ArgumentTabl
         other = ", in place of train_samples" if by_dest.get("train_samples") else ""
         raise CommandError(
             "train_iters", f"stage {job.stage} needs train_iters, the number of its steps{other}"
+        )
+    steps = by_dest["train_iters"]
+    if isinstance(steps, int) and steps < LEAST_POINTS:
+        raise CommandError(
+            "train_iters",
+            f"stage {job.stage}: a search of {steps} steps is too short to suggest a learning rate; write"
+            f" {LEAST_POINTS} or more",
         )
     kept = {
         name: value

@@ -22,6 +22,7 @@ STYLES: Final = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 _LENGTHS: Final = ("lr_decay", "lr_warmup", "lr_wsd_decay")
 _READ: Final = (
     *("lr", "min_lr", "global_batch_size", "lr_decay_style", "lr_wsd_decay_style", "lr_warmup_fraction"),
+    "lr_warmup_init",
     *("train_iters", "lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters"),
     *("train_samples", "lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples"),
 )
@@ -37,6 +38,7 @@ class Schedule(msgspec.Struct, frozen=True):
     :param decay: step at which the learning rate reaches ``min_lr``
     :param wsd_decay: length of the decay of the style WSD, 0 for none
     :param batch: ``global_batch_size``, None if unknown
+    :param warmup_init: the learning rate at which the warm-up begins
     """
 
     unit: str
@@ -49,6 +51,7 @@ class Schedule(msgspec.Struct, frozen=True):
     lr: float | None
     min_lr: float
     batch: int | None
+    warmup_init: float = 0.0
 
     @classmethod
     def of(cls, arguments: ArgumentValues) -> Schedule | None:
@@ -78,6 +81,7 @@ class Schedule(msgspec.Struct, frozen=True):
             lr=arguments.number("lr"),
             min_lr=arguments.number("min_lr") or 0.0,
             batch=arguments.count("global_batch_size"),
+            warmup_init=arguments.number("lr_warmup_init") or 0.0,
         )
 
     @property
@@ -90,14 +94,17 @@ class Schedule(msgspec.Struct, frozen=True):
         ``min_lr``.
         """
         if self.warmup and step <= self.warmup:
-            return step / self.warmup
+            begin = self.warmup_init / self.lr if self.lr else 0.0
+            return begin + (1 - begin) * step / self.warmup
         style = self.lr_decay_style
         if style == "constant":
             return 1.0
         if step > self.decay:
             return 0.0
         if style == "inverse-square-root":
-            return math.sqrt(max(self.warmup, 1) / max(step, 1))
+            # upstream counts samples, also if the length is given in iterations
+            batch = (self.batch or 1) if self.unit == "iters" else 1
+            return math.sqrt(max(self.warmup * batch, 1) / max(step * batch, 1))
         if style == "WSD":
             done = (step - self.decay_start) / (self.wsd_decay or 1)
             return 1.0 if done <= 0 else _falling(self.wsd_style, min(done, 1.0))

@@ -15,6 +15,7 @@ from airflow_megatron.spec.model.trainers import TRAINERS, Trainer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_megatron.megatron.arguments.values import ArgumentValues
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
 
@@ -58,6 +59,13 @@ class MegatronTrainer(Trainer):
     def has_argument(self, name: str, release: str) -> bool:
         """Return whether its table has the argument."""
         return self.table(release, None).get(name) is not None
+
+    def state_needs_layout(self, arguments: ArgumentValues) -> bool:
+        """Return whether the optimizer's state in a checkpoint can be loaded only with its model-parallel sizes.
+
+        :param arguments: those of the training that writes the checkpoint
+        """
+        return False
 
     def search_table(self, table: ArgumentTable) -> ArgumentTable:
         """Return its table with the options of a search for a learning rate, if its own table lacks them."""

@@ -1,7 +1,8 @@
 """Branch points: check that the log of each branch continues its trunk, and compute the savings of shared trunks.
 
 A branch continues its trunk if it loaded the planned checkpoint, continues the counts of iterations and samples, and
-starts at the learning rate of its own schedule, which equals the trunk's rate at the checkpoint.
+starts at the learning rate of its own schedule, which equals the trunk's rate at the checkpoint. Iterations that the
+loss scaler skips do not advance a schedule.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class BranchPoint:
 def branch_points(table: ResultTable) -> list[BranchPoint]:
     """Check the branches that have logged an iteration, except those with ``finetune``, which start at iteration 0."""
     return [
-        _branch_point(branch, trunk, first)
+        _branch_point(table, branch, trunk, first)
         for branch in table.branches
         if (trunk := table.parent_of(branch)) is not None
         and (first := branch.training.first) is not None
@@ -103,12 +104,14 @@ def _shown(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def _branch_point(branch: Branch, trunk: Branch, first: IterationRecord) -> BranchPoint:
+def _branch_point(table: ResultTable, branch: Branch, trunk: Branch, first: IterationRecord) -> BranchPoint:
     loaded = branch.training.loaded
     at = loaded if loaded is not None else branch.job.start_iteration
     before = next((record for record in trunk.training.iterations if record.iteration == at), None)
     schedule = _schedule(branch.job)
-    expected = schedule.learning_rate(first.iteration) if schedule else None
+    skipped = _skipped_iterations(table, trunk, at) if at is not None else 0
+    advanced = first.iteration - skipped - (first.skipped_iterations or 0)
+    expected = schedule.learning_rate(advanced) if schedule else None
     return BranchPoint(
         point=branch.row.point,
         branch=branch.row.branch,
@@ -118,8 +121,34 @@ def _branch_point(branch: Branch, trunk: Branch, first: IterationRecord) -> Bran
         trunk_rate=before.learning_rate if before else None,
         first_rate=first.learning_rate,
         expected_rate=expected,
-        problems=tuple(_problems(branch.job, loaded, first, before, schedule)),
+        problems=tuple(_problems(branch.job, loaded, first, before, _Rates(schedule, expected, skipped))),
     )
+
+
+def _skipped_iterations(table: ResultTable, trunk: Branch, until: int) -> int:
+    """Return how many iterations were skipped up to a checkpoint of a trunk, those of its own trunks included."""
+    count, ancestor, last = 0, trunk, until
+    while True:
+        records = ancestor.training.iterations
+        count += sum(record.skipped_iterations or 0 for record in records if record.iteration <= last)
+        earlier, loaded = table.parent_of(ancestor), ancestor.training.loaded
+        if earlier is None or loaded is None or ancestor.job.params.get("finetune"):
+            return count
+        ancestor, last = earlier, loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """The learning rates that a branch should have.
+
+    :param schedule: its schedule
+    :param expected: the rate at its first iteration
+    :param skipped: iterations of its trunk that were skipped before
+    """
+
+    schedule: Schedule | None
+    expected: float | None
+    skipped: int
 
 
 def _schedule(job: SweepJob) -> Schedule | None:
@@ -134,7 +163,9 @@ def _schedule(job: SweepJob) -> Schedule | None:
         or schedule.lr_decay_style not in STYLES
     ):
         return None
-    return None if job.params.get("lr_constant_plus_cooldown") else schedule
+    # with the checkpoint's schedule, that of the command line has no effect
+    other = ("lr_constant_plus_cooldown", "use_checkpoint_opt_param_scheduler")
+    return None if any(arguments.value(name) for name in other) else schedule
 
 
 def _problems(
@@ -142,7 +173,7 @@ def _problems(
     loaded: int | None,
     first: IterationRecord,
     before: IterationRecord | None,
-    schedule: Schedule | None,
+    rates: _Rates,
 ) -> Iterator[str]:
     planned = job.start_iteration
     if loaded is None:
@@ -156,16 +187,16 @@ def _problems(
         samples = before.consumed_samples + (first.iteration - loaded) * first.global_batch_size
         if first.consumed_samples != samples:
             yield f"has consumed {first.consumed_samples} samples at iteration {first.iteration} instead of {samples}"
-    if schedule is None or not schedule.lr or first.learning_rate is None:
+    schedule, expected = rates.schedule, rates.expected
+    if schedule is None or expected is None or not schedule.lr or first.learning_rate is None:
         return
-    expected = schedule.learning_rate(first.iteration)
     if abs(first.learning_rate - expected) > _SAME_RATE * schedule.lr:
         yield (
             f"the learning rate at iteration {first.iteration} is {first.learning_rate:.4g}, where its schedule has"
             f" {expected:.4g}"
         )
     elif before and before.learning_rate is not None:
-        begins = schedule.learning_rate(loaded)
+        begins = schedule.learning_rate(loaded - rates.skipped)
         if abs(before.learning_rate - begins) > _JUMP * schedule.lr:
             yield f"the learning rate jumps from {before.learning_rate:.4g} to {begins:.4g} at iteration {loaded}"
 

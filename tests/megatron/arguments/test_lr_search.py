@@ -142,6 +142,11 @@ def test_swept_options() -> None:
             "the number of its steps, in place of train_samples",
         ),
         ({"num_attention_heads": 3}, "core_v0.16.1 refuses it"),
+        ({"train_iters": 9}, "a search of 9 steps is too short to suggest a learning rate; write 10 or more"),
+        (
+            {"lr_finder_stop_factor": 0.5},
+            r"--lr-finder-stop-factor \(0\.5\) must be 0, for never, or at least 1",
+        ),
     ],
 )
 def test_refusals(search: dict[str, Any], told: str) -> None:

@@ -102,6 +102,8 @@ def test_a_schedule_without_decay_is_taken() -> None:
             ["--lr-finder", "--lr-finder-start-lr", "2"],
             "must be above zero and below --lr-finder-end-lr (1.0)",
         ),
+        (["--lr-finder", "--lr-finder-stop-factor", "-1"], "must be 0, for never, or at least 1"),
+        (["--lr-finder", "--train-iters", "9"], "--train-iters (9) must be at least 10 with --lr-finder"),
         (["--mup-base-hidden-size", "16"], "--mup-base-hidden-size has no meaning without --use-mup"),
         (["--use-mup", "--mup-base-hidden-size", "0"], "--mup-base-hidden-size must be above zero"),
         (["--use-mup", "--optimizer", "lamb"], "--use-mup knows no rule for --optimizer lamb"),
@@ -116,6 +118,30 @@ def test_wrong_combinations_are_refused(extra: list[str], message: str) -> None:
         parse(extra)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ["--lr-warmup-samples", "24", "--lr-decay-samples", "48", "--lr-wsd-decay-samples", "8"],
+        ["--lr-warmup-iters", "3000", "--lr-decay-iters", "2000", "--lr-wsd-decay-iters", "5000"],
+        ["--lr-warmup-fraction", "0.5", "--lr-warmup-init", "5"],
+        ["--lr-decay-style", "infinite-cosine"],
+    ],
+)
+def test_a_search_ignores_the_schedule_of_a_training(schedule: list[str]) -> None:
+    args = parse(["--lr-finder", *schedule])
+    assert (args.lr_warmup_iters, args.lr_warmup_samples, args.lr_warmup_fraction) == (0, 0, None)
+    assert (args.lr_decay_iters, args.lr_decay_style) == (args.train_iters, "constant")
+
+
+def test_a_search_counts_iterations() -> None:
+    argv = [*MODEL, *MOCK, "--micro-batch-size", "2", "--train-samples", "100", "--lr-finder", "--save", "/c"]
+    args = arguments.parse_args(argv, world_size=1, has_cuda=False)
+    with pytest.raises(
+        ArgumentError, match="--train-iters, the number of its steps, in place of --train-samples"
+    ):
+        arguments.complete_args(args)
 
 
 def test_data_paths_are_prefixes() -> None:

@@ -77,6 +77,10 @@ def test_continues_in_another_layout(
     if name == "data":
         assert outcome.status == 2
         assert "was saved with --use-distributed-optimizer" in outcome.stderr
+        divided = [*extra, "--use-distributed-optimizer", *LAYOUTS["tensor"]]
+        ranks = trainer.run_ranks(2, *pretrain_args(data, tmp_path / "tensor", divided))
+        assert [rank.status for rank in ranks] == [2, 2]
+        assert "the state of --use-distributed-optimizer for other tensor- and pipeline" in ranks[0].stderr
         return
     assert outcome.status == 0, outcome.stderr
     assert "RNG state will be ignored" in outcome.stdout

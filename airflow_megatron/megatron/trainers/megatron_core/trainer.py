@@ -6,7 +6,7 @@ megatron-args Megatron-LM --release megatron_core``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.trainers.trainer import MegatronTrainer
@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
+    from airflow_megatron.megatron.arguments.values import ArgumentValues
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
+
+_MEGATRON_CORES: Final = frozenset(("adam", "adamw", "sgd"))
+"""megatron-core's optimizers; each model-parallel process saves the state of the others as one object."""
 
 
 class MegatronCore(MegatronTrainer):
@@ -25,6 +29,11 @@ class MegatronCore(MegatronTrainer):
     checked_by = "program"
     environment_is_ours = True
     refuses_long_decay = True
+
+    def state_needs_layout(self, arguments: ArgumentValues) -> bool:
+        """Return whether the state is that of a distributed optimizer, or of another package's optimizer."""
+        own = arguments.value("optimizer") in _MEGATRON_CORES
+        return bool(arguments.value("use_distributed_optimizer")) or not own
 
     def command(
         self, job: Job, cluster: ClusterProfile, arguments: Mapping[str, Any], table: ArgumentTable

@@ -9,6 +9,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments.argv import to_argv
+from airflow_megatron.megatron.arguments.command_error import CommandError
+from airflow_megatron.megatron.arguments.lr_search import LEAST_POINTS
 from airflow_megatron.megatron.arguments.tables import ArgumentError
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.trainers.megatron_deepspeed.alcf_launch import alcf_command, own_arguments
@@ -80,6 +82,20 @@ class MegatronDeepSpeed(MegatronTrainer):
             # a search for a learning rate saves nothing, but does not start without them
             "save_interval": job.params.get("train_iters") if job.stage_kind.searches else None,
         }
+
+    def search_arguments(self, job: Job, arguments: dict[str, Any], table: ArgumentTable) -> dict[str, Any]:
+        """Return the arguments of a search, which runs a tenth of the iterations.
+
+        :raises CommandError: if these are too few
+        """
+        length = arguments.get("train_iters")
+        if isinstance(length, int) and int(0.1 * length) < LEAST_POINTS:
+            raise CommandError(
+                "train_iters",
+                f"stage {job.stage}: a search runs a tenth of train_iters {length}, too few steps to suggest a learning"
+                f" rate; write {10 * LEAST_POINTS} or more",
+            )
+        return arguments
 
     def written_arguments(self, job: Job, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments with the file of the configuration that the spec gives."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
+    from airflow_megatron.megatron.arguments.values import ArgumentValues
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _EVAL_INTERVAL: Final = 1000
 #: The table of ``megatron_core``, whose search has the same options.
 _SEARCH_OPTIONS: Final = Path(__file__).parents[1] / "megatron_core" / "arguments.json"
+
+_RESHARDABLE: Final = "dist_ckpt_optim_fully_reshardable"
 
 
 class MegatronLM(MegatronTrainer):
@@ -54,6 +57,14 @@ class MegatronLM(MegatronTrainer):
         if entry is not None and release not in (known := releases_with(entry)):
             raise ArgumentError(entry, release, f"{release} has no such script; {', '.join(known)} have it")
         return program_table(release) if entry is None else program_table(release, entry)
+
+    def state_needs_layout(self, arguments: ArgumentValues) -> bool:
+        """Return whether the state is divided in the way that loads fastest; earlier releases lack the choice."""
+        return (
+            bool(arguments.value("use_distributed_optimizer"))
+            and arguments.value("ckpt_format") == "torch_dist"
+            and arguments.value(_RESHARDABLE) is False
+        )
 
     def search_table(self, table: ArgumentTable) -> ArgumentTable:
         """Return a table with the options of the search, which precedes upstream's script."""
