@@ -493,6 +493,17 @@ def test_the_section_that_upstream_repeats_in_job_hides_no_misspelt_key() -> Non
     assert "job.slurm" in warnings_of(job="slurm: {sbatch: {nodes: 3}}")[0]
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["${.name}/slurm-%j.log", "{slurm}/${.name}}/slurm", "/slurm/\\\\${oc.eval:'{1: ${aux.n}}[2]'}/slurm"],
+)
+def test_words_beside_a_reference_hide_no_misspelt_key(path: str) -> None:
+    own = f'log_path: "{path}"'
+    with pytest.raises(SpecError, match=r"no key 'slurm.lancher_cmd' \(did you mean 'launcher_cmd'"):
+        warnings_of(job=own, top="aux: {n: 2}", slurm="lancher_cmd: x")
+    assert "slurm.foo: nothing here reads it" in warnings_of(job=own, top="aux: {n: 2}", slurm="foo: 1")
+
+
 def test_a_misspelt_key_of_the_sidecar_names_the_intended_one() -> None:
     (text,) = warnings_of(top="clustre: local")
     assert text.startswith("clustre: nothing here reads it; did you mean 'cluster', in the sidecar")

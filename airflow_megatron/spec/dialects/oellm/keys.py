@@ -129,6 +129,7 @@ _STRICT: Final = frozenset({"job", "slurm"})
 """Sections that upstream refuses unknown keys of."""
 _WORD: Final = re.compile(r"\.*[A-Za-z_]\w*(?:\.\w+)*")
 _OF_SIBLING: Final = re.compile(r"sibling\.\w+\.")
+_BRACE: Final = re.compile(r"\$?\{|\}")
 _COMMAND_LINE: Final = frozenset({"backend.megatron", "backend"})
 """What upstream makes the whole command of; that reads no variable of one's own in it."""
 _REPEATED: Final = ("job.slurm", "${slurm}")
@@ -261,7 +262,9 @@ class References:
         job = root.get("job") if isinstance(root, dict) else None
         if isinstance(job, dict) and job.get("slurm") == _REPEATED[1]:
             root = {**root, "job": {key: value for key, value in job.items() if key != "slurm"}}
-        words = {word for text in _strings(root) if "${" in text for word in _WORD.findall(text)}
+        words = {
+            word for text in _strings(root) for part in _interpolated(text) for word in _WORD.findall(part)
+        }
         self._paths = {_OF_SIBLING.sub("", word) for word in words if not word.startswith(".")}
         self._above = {
             path[:end]
@@ -278,6 +281,22 @@ class References:
         parts = key.split(".")
         around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)} - _COMMAND_LINE
         return bool(around & self._paths) or key in self._above or parts[-1] in self._ends
+
+
+def _interpolated(text: str) -> Iterator[str]:
+    """Yield the parts of a text inside ``${…}``; one without an end reaches to the end of the text."""
+    depth = start = 0
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "}":
+            depth -= depth > 0
+            if depth == 0 and start:
+                yield text[start : brace.start()]
+                start = 0
+        elif depth or brace[0] == "${":
+            depth += 1
+            start = start or brace.end()
+    if start:
+        yield text[start:]
 
 
 def _strings(node: Any) -> Iterator[str]:
