@@ -129,7 +129,10 @@ _STRICT: Final = frozenset({"job", "slurm"})
 """Sections that upstream refuses unknown keys of."""
 _WORD: Final = re.compile(r"\.*[A-Za-z_]\w*(?:\.\w+)*")
 _OF_SIBLING: Final = re.compile(r"sibling\.\w+\.")
-_BRACE: Final = re.compile(r"\$?\{|\}")
+_REFERENCE: Final = re.compile(r"\$\{(?P<name>[^:{}$]*)(?::(?P<argument>[^,{}$]*))?")
+_TAKES_KEY: Final = frozenset({"oc.dict.keys", "oc.dict.values", "oc.select"})
+_AFTER_NESTED: Final = re.compile(r"\}(?P<rest>\.\w+(?:\.\w+)*)[,}]")
+"""The end of a key whose beginning is a reference."""
 _COMMAND_LINE: Final = frozenset({"backend.megatron", "backend"})
 """What upstream makes the whole command of; that reads no variable of one's own in it."""
 _REPEATED: Final = ("job.slurm", "${slurm}")
@@ -263,7 +266,7 @@ class References:
         if isinstance(job, dict) and job.get("slurm") == _REPEATED[1]:
             root = {**root, "job": {key: value for key, value in job.items() if key != "slurm"}}
         words = {
-            word for text in _strings(root) for part in _interpolated(text) for word in _WORD.findall(part)
+            word for text in _strings(root) for part in _keys_named(text) for word in _WORD.findall(part)
         }
         self._paths = {_OF_SIBLING.sub("", word) for word in words if not word.startswith(".")}
         self._above = {
@@ -283,20 +286,15 @@ class References:
         return bool(around & self._paths) or key in self._above or parts[-1] in self._ends
 
 
-def _interpolated(text: str) -> Iterator[str]:
-    """Yield the parts of a text inside ``${…}``; one without an end reaches to the end of the text."""
-    depth = start = 0
-    for brace in _BRACE.finditer(text):
-        if brace[0] == "}":
-            depth -= depth > 0
-            if depth == 0 and start:
-                yield text[start : brace.start()]
-                start = 0
-        elif depth or brace[0] == "${":
-            depth += 1
-            start = start or brace.end()
-    if start:
-        yield text[start:]
+def _keys_named(text: str) -> Iterator[str]:
+    """Yield what the ``${…}`` of a text name: keys, and the first arguments of resolvers that take a key."""
+    for reference in _REFERENCE.finditer(text):
+        if reference["argument"] is None:
+            yield reference["name"]
+        elif reference["name"].strip() in _TAKES_KEY:
+            yield reference["argument"]
+    for nested in _AFTER_NESTED.finditer(text):
+        yield nested["rest"]
 
 
 def _strings(node: Any) -> Iterator[str]:
