@@ -216,6 +216,8 @@ def _unread(
     for key in swept:
         first, _, rest = key.partition(".")
         name = key.rpartition(".")[2]
+        if "/" in key:  # a group of Hydra's, whose option gives the values
+            continue
         own = key.startswith("backend.megatron.")
         if own and isinstance(configuration.raw(key), dict | list):
             continue
