@@ -22,13 +22,19 @@ class GpuHours:
 
     :param hours: walltime × GPUs of the jobs with a walltime, one attempt each
     :param unbounded: jobs with GPUs but without a walltime, which are not in ``hours``
+    :param own_scripts: jobs whose own scripts request the resources, which are not in ``hours``
     """
 
     hours: float = 0.0
     unbounded: int = 0
+    own_scripts: int = 0
 
     def __add__(self, other: GpuHours) -> GpuHours:
-        return GpuHours(self.hours + other.hours, self.unbounded + other.unbounded)
+        return GpuHours(
+            self.hours + other.hours,
+            self.unbounded + other.unbounded,
+            self.own_scripts + other.own_scripts,
+        )
 
     def __str__(self) -> str:
         text = (
@@ -43,6 +49,9 @@ def gpu_hours(jobs: Iterable[Job]) -> GpuHours:
     """Return the maximum GPU-hours of jobs, with one attempt each."""
     total = GpuHours()
     for job in jobs:
+        if job.script is not None:
+            total += GpuHours(own_scripts=1)
+            continue
         gpus = job.slurm.node_count * job.slurm.gpus
         if not gpus:
             continue

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-from checked_chain import TRUNK, changed, checked
+from typing import TYPE_CHECKING
 
+import pytest
+from checked_chain import TRUNK, alps, changed, checked
+
+from airflow_megatron.cli.plans.plan_table import print_plan
 from airflow_megatron.plan.difference import plan_difference
 from airflow_megatron.plan.overview import axes, stage_overviews
+from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.requirements.queue_estimates import GpuHours, gpu_hours, most_jobs_at_once
-from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.slow
@@ -60,6 +67,31 @@ def test_stages_follow_their_parents() -> None:
     ]
     assert stages[1].cancel == "log nan or log nan of pretrain"
     assert stages[0].gpu_hours == GpuHours(96.0)
+
+
+def test_resources_that_scripts_request_are_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --gres=gpu:4\n#SBATCH --job-name={name}\ntrue\n"
+    )
+    (tmp_path / "study.yaml").write_text(
+        "template: train.sbatch\nname: 'lr{LR}'\nLR: [1, 2]\noutput_file: '{name}.out'\n"
+        "sbatch_script: '{name}.sbatch'\ncmd: 'sbatch {sbatch_script}'\ntermination_str: done\n"
+    )
+    sweep = load_sweep(tmp_path / "study.yaml")
+    plan = check_sweep(sweep, alps(max_gpu_hours=1))
+    assert gpu_hours(plan.jobs) == GpuHours(own_scripts=2)
+    (warning,) = plan.warnings
+    assert warning.message == (
+        "2 jobs request resources in scripts of their own, so limits.max_gpu_hours of cluster alps is not checked"
+    )
+    unlimited = check_sweep(sweep, alps())
+    assert unlimited.warnings == ()
+    print_plan(unlimited, stage_overviews(unlimited, sweep.tree), 0)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "GPU-hours of 2 jobs not known: their own scripts request the resources" in printed
+    assert "no GPUs" not in printed
 
 
 def test_stages_that_are_queued_ahead() -> None:

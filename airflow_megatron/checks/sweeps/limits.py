@@ -183,6 +183,12 @@ def budget_problems(
                 "walltime, so their GPU-hours are unknown"
             )
             warnings.append(sweep.document.problem(("slurm",), message, "add slurm: {time: 6h}"))
+        if total.own_scripts:
+            message = (
+                f"{counted(total.own_scripts, 'job requests', 'jobs request')} resources in "
+                f"scripts of their own, so limits.max_gpu_hours of cluster {cluster.name} is not checked"
+            )
+            warnings.append(sweep.document.problem((), message))
     if limits.max_jobs is not None:
         most = most_jobs_at_once(sweep.tree, points, sweep.settings)
         most = min(most, sweep.settings.max_jobs or most)

@@ -42,8 +42,13 @@ def print_plan(
         out.print(_points_table(plan, found, most_points))
         out.print(_jobs_table(stages, most_points))
     total = gpu_hours(plan.jobs)
-    bound = f"at most {total} GPU-hours" if total.hours or total.unbounded else "no GPUs"
-    out.print(f"{bound} (walltime × GPUs, one attempt of each job)")
+    if total.hours or total.unbounded or not total.own_scripts:
+        bound = f"at most {total} GPU-hours" if total.hours or total.unbounded else "no GPUs"
+        out.print(f"{bound} (walltime × GPUs, one attempt of each job)")
+    if total.own_scripts:
+        out.print(
+            f"GPU-hours of {counted(total.own_scripts, 'job')} not known: their own scripts request the resources"
+        )
     if billing and (cost := site_cost(plan.jobs, billing)).hours:
         nodes = "".join(f", {rate:g} per node-hour of {name}" for name, rate in billing.per_node_hour.items())
         out.print(

@@ -153,6 +153,22 @@ def test_arguments_of_the_checkouts_fork(tmp_path: Path, cluster: ClusterProfile
         import_oellm(tmp_path / "config", "study", environment={})
 
 
+def test_a_swept_group_is_read(config_dir: Path) -> None:
+    pytest.importorskip("hydra")
+    for name, layers in (("small", 2), ("large", 4)):
+        (config_dir / f"backend/megatron/{name}.yaml").write_text(f"num_layers: {layers}\n")
+    (config_dir / "backend/megatron.yaml").write_text(
+        "defaults:\n  - megatron: small\n  - _self_\nclass_name: MegatronBackend\nmegatron: {train_iters: 10}\n"
+    )
+    sweep = "sweep: {type: product, groups: [{params: {backend/megatron: [small, large]}}]}\n"
+    text = FILES["study.yaml"]
+    (config_dir / "study.yaml").write_text(text[: text.index("sweep:")] + sweep)
+    imported = import_oellm(config_dir, "study", environment={})
+    assert "num_layers: 2" in imported
+    assert "num_layers: 4" in imported
+    assert "nothing reads the swept key" not in imported
+
+
 def test_missing_hydra_is_reported(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hydra", None)
     with pytest.raises(MissingHydraError, match=r"pip install 'airflow-megatron\[hydra\]'"):

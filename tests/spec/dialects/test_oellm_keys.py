@@ -493,6 +493,36 @@ def test_the_section_that_upstream_repeats_in_job_hides_no_misspelt_key() -> Non
     assert "job.slurm" in warnings_of(job="slurm: {sbatch: {nodes: 3}}")[0]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "${.name}/slurm-%j.log",
+        "${.name}/${oc.if:${slurm.array},slurm-%A_%a.log,slurm-%j.log}",
+        "${oc.env:OUTPUT_DIR,/slurm}/${.name}",
+    ],
+)
+def test_words_that_name_no_key_hide_no_misspelt_key(path: str) -> None:
+    own = f'log_path: "{path}"'
+    with pytest.raises(SpecError, match=r"no key 'slurm.lancher_cmd' \(did you mean 'launcher_cmd'"):
+        warnings_of(job=own, slurm="lancher_cmd: x")
+    assert "slurm.foo: nothing here reads it" in warnings_of(job=own, slurm="foo: 1")
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "${slurm.foo}",
+        "${oc.select:slurm.foo,1}",
+        "${slurm[foo]}",
+        "${oc.eval:'2 * ${slurm.foo}'}",
+        "${${aux.part}.foo}",
+    ],
+)
+def test_a_key_that_a_reference_names_is_read(reference: str) -> None:
+    lines = {"top": "aux: {part: slurm}", "slurm": "foo: 64"}
+    assert warnings_of(**lines, megatron=f'hidden_size: "{reference}"') == []
+
+
 def test_a_misspelt_key_of_the_sidecar_names_the_intended_one() -> None:
     (text,) = warnings_of(top="clustre: local")
     assert text.startswith("clustre: nothing here reads it; did you mean 'cluster', in the sidecar")

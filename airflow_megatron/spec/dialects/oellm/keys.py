@@ -129,6 +129,10 @@ _STRICT: Final = frozenset({"job", "slurm"})
 """Sections that upstream refuses unknown keys of."""
 _WORD: Final = re.compile(r"\.*[A-Za-z_]\w*(?:\.\w+)*")
 _OF_SIBLING: Final = re.compile(r"sibling\.\w+\.")
+_REFERENCE: Final = re.compile(r"\$\{(?P<name>[^:{}$]*)(?::(?P<argument>[^,{}$]*))?")
+_TAKES_KEY: Final = frozenset({"oc.dict.keys", "oc.dict.values", "oc.select"})
+_AFTER_NESTED: Final = re.compile(r"\}(?P<rest>\.\w+(?:\.\w+)*)[,}]")
+"""The end of a key whose beginning is a reference."""
 _COMMAND_LINE: Final = frozenset({"backend.megatron", "backend"})
 """What upstream makes the whole command of; that reads no variable of one's own in it."""
 _REPEATED: Final = ("job.slurm", "${slurm}")
@@ -212,6 +216,8 @@ def _unread(
     for key in swept:
         first, _, rest = key.partition(".")
         name = key.rpartition(".")[2]
+        if "/" in key:  # a group of Hydra's, whose option gives the values
+            continue
         own = key.startswith("backend.megatron.")
         if own and isinstance(configuration.raw(key), dict | list):
             continue
@@ -261,7 +267,9 @@ class References:
         job = root.get("job") if isinstance(root, dict) else None
         if isinstance(job, dict) and job.get("slurm") == _REPEATED[1]:
             root = {**root, "job": {key: value for key, value in job.items() if key != "slurm"}}
-        words = {word for text in _strings(root) if "${" in text for word in _WORD.findall(text)}
+        words = {
+            word for text in _strings(root) for part in _keys_named(text) for word in _WORD.findall(part)
+        }
         self._paths = {_OF_SIBLING.sub("", word) for word in words if not word.startswith(".")}
         self._above = {
             path[:end]
@@ -278,6 +286,17 @@ class References:
         parts = key.split(".")
         around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)} - _COMMAND_LINE
         return bool(around & self._paths) or key in self._above or parts[-1] in self._ends
+
+
+def _keys_named(text: str) -> Iterator[str]:
+    """Yield what the ``${…}`` of a text name: keys, and the first arguments of resolvers that take a key."""
+    for reference in _REFERENCE.finditer(text):
+        if reference["argument"] is None:
+            yield reference["name"]
+        elif reference["name"].strip() in _TAKES_KEY:
+            yield reference["argument"]
+    for nested in _AFTER_NESTED.finditer(text):
+        yield nested["rest"]
 
 
 def _strings(node: Any) -> Iterator[str]:
