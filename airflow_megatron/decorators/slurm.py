@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.bases.decorator import DecoratedOperator, determine_kwargs, task_decorator_factory
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_megatron.decorators.function_source import function_source
 from airflow_megatron.operators.slurm_job import SlurmJobOperator
 from airflow_megatron.operators.slurm_submit import job_attempts
 from airflow_megatron.slurm.remote.framing import framed, unframed
@@ -110,7 +111,7 @@ class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
         return {
             "run_function.py": _RUNNER.read_text(encoding="utf-8"),
             # annotations may use names that only the DAG file imports
-            "function.py": f"from __future__ import annotations\n\n{self.get_python_source()}",  # type: ignore[no-untyped-call]
+            "function.py": f"from __future__ import annotations\n\n{function_source(self.python_callable)}",
             "arguments.json": arguments,
         }
 
