@@ -126,7 +126,13 @@ def raise_for_spec_errors(directory: Path | None = None) -> None:
         return
     from airflow_megatron.dag_factory.spec_folder import read_spec_folder
 
-    problems = read_spec_folder(directory or sweep_specs_dir()).problems
+    folder = directory or sweep_specs_dir()
+    if not folder.is_dir():
+        raise SweepSpecErrors(
+            f"{folder}, the folder of sweep specs, does not exist: create it, or correct sweep_specs_folder in "
+            "[megatron] of airflow.cfg"
+        )
+    problems = read_spec_folder(folder).problems
     if problems:
         listed = _listed(sorted(problems))
         count = counted(len(problems), "problem")

@@ -1,5 +1,7 @@
 """Run the function of a ``@task.slurm`` inside its job; this file is copied there, so it needs only Python."""
 
+import asyncio
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -16,6 +18,8 @@ def main(directory: Path) -> None:
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
     result = names[call["function"]](*call["args"], **call["kwargs"])
+    if inspect.iscoroutine(result):
+        result = asyncio.run(result)
     try:
         text = json.dumps(result, allow_nan=False)  # an XCom holds no NaN
     except (TypeError, ValueError) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.bases.decorator import DecoratedOperator, determine_kwargs, task_decorator_factory
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_megatron.decorators.function_source import function_source
 from airflow_megatron.operators.slurm_job import SlurmJobOperator
 from airflow_megatron.operators.slurm_submit import job_attempts
 from airflow_megatron.slurm.remote.framing import framed, unframed
@@ -78,34 +81,37 @@ class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
         self.python = python
         self.job_template = None if shell else "function.sbatch.j2"
 
-    def execute(self, context: Context) -> Any:
-        """Submit the function, or find the job that an earlier try submitted, and wait for it."""
+    def described_job(self, context: Context, *, template: str | None = None) -> Job:
+        """Return the job, whose shell command the function returns.
+
+        A task that waited before it submitted describes its job in another process.
+        """
         if self.shell:
-            self.command = self.python_callable(*self.op_args, **self._keywords(context))
-            if not isinstance(self.command, str) or not self.command.strip():
+            command = self.python_callable(*self.op_args, **self._keywords(context))
+            if inspect.iscoroutine(command):
+                command = asyncio.run(command)
+            if not isinstance(command, str) or not command.strip():
                 raise AirflowFailException("a function of @task.slurm(shell=True) returns a shell command")
-            self.render_template_fields(context)
-        return SlurmJobOperator.execute(self, context)
+            # the other arguments are rendered already, and may contain data that looks like a template
+            self.command = self.render_template(command, context)
+        return super().described_job(context, template=template)
 
     def job_files(self, context: Context) -> dict[str, str]:
         """Return the files with the function, its arguments, and the program that calls it."""
         if self.shell:
             return {}
-        call = {
-            "function": self.python_callable.__name__,
-            "args": list(self.op_args),
-            "kwargs": dict(self._keywords(context)),
-        }
+        name = self.python_callable.__name__
+        call = {"function": name, "args": list(self.op_args), "kwargs": self._sent_keywords(context)}
         try:
             arguments = json.dumps(call)
         except (TypeError, ValueError) as error:
             raise AirflowFailException(
-                f"the arguments of {self.python_callable.__name__} are not JSON ({error}): pass plain values"
+                f"the arguments of {name} are not JSON ({error}): pass plain values"
             ) from None
         return {
             "run_function.py": _RUNNER.read_text(encoding="utf-8"),
             # annotations may use names that only the DAG file imports
-            "function.py": f"from __future__ import annotations\n\n{self.get_python_source()}",  # type: ignore[no-untyped-call]
+            "function.py": f"from __future__ import annotations\n\n{function_source(self.python_callable)}",
             "arguments.json": arguments,
         }
 
@@ -119,6 +125,24 @@ class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
         """Return the keyword arguments, including those for parts of the context."""
         return determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
 
+    def _sent_keywords(self, context: Context) -> dict[str, Any]:
+        """Return the keyword arguments for the cluster; ``**`` gets the plain values of the context.
+
+        :raises AirflowFailException: if the function names a part of the context that is not JSON
+        """
+        keywords = dict(self._keywords(context))
+        named = inspect.signature(self.python_callable).parameters
+        for name in keywords.keys() - self.op_kwargs.keys():
+            if _is_json(keywords[name]):
+                continue
+            if name in named:
+                raise AirflowFailException(
+                    f"{self.python_callable.__name__} has the parameter {name}, a part of Airflow's context that is "
+                    "not JSON: use ds, ts, run_id or params, or pass a template such as '{{ ti.try_number }}'"
+                )
+            del keywords[name]
+        return keywords
+
     def _returned(self, job: Job, attempt: int) -> Any:
         path = f"{attempt_of(job, attempt).directory}/result.json"
         script = framed(f"head -c {LARGEST_RESULT + 1} {quote_path(path)}")
@@ -128,9 +152,21 @@ class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
                 f"the result of {job.name} has more than {LARGEST_RESULT >> 20} MiB: write a file, and return its path"
             )
         result = read_json(f"[{text}]")
+        if result == []:
+            raise AirflowFailException(
+                f"{self.python_callable.__name__} ended its process (sys.exit, os._exit) instead of returning"
+            )
         if not isinstance(result, list) or len(result) != 1:
             raise AirflowFailException(f"{path} holds no result")
         return result[0]
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def slurm_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

@@ -63,7 +63,7 @@ class DescribedJobOperator(EndsTestRun, DeferringTask):
     :param gpus_per_node: GPUs on each node (templated)
     :param cpus_per_task: CPU cores (templated)
     :param mem: memory per node in Slurm's format: ``64G`` (templated)
-    :param time: walltime of one attempt: ``6h``, ``06:00:00``, seconds, a timedelta (templated)
+    :param time: walltime of one attempt: ``6h``, ``06:00:00``, ``30s``, a timedelta (templated)
     :param partition: value of sbatch's ``--partition`` (templated)
     :param account: value of sbatch's ``--account`` (templated)
     :param qos: value of sbatch's ``--qos`` (templated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
@@ -138,4 +139,8 @@ class ProducedFileSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
             if self.producer_dir and self.cluster:
                 yield_to_watch_tasks([self.producer_dir], cluster_profile(self.cluster, self.pin), self.log)
             self._wait()
+        if ended.is_timeout:
+            return replace(
+                ended, reason=f"{ended.reason}; the sensor's timeout of {self.timeout:g} s has passed"
+            )
         return ended

@@ -391,3 +391,8 @@ class TestDagFiles:
         ((file, message),) = found.import_errors.items()
         assert file.endswith("sweep_spec_errors.py")
         assert "bad.yaml:2:14: stages.a.kind is 'trian'" in message
+
+
+def test_a_folder_of_specs_that_does_not_exist_is_an_import_error(tmp_path: Path) -> None:
+    with pytest.raises(SweepSpecErrors, match="nowhere, the folder of sweep specs, does not exist"):
+        raise_for_spec_errors(tmp_path / "nowhere")

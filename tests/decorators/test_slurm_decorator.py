@@ -6,17 +6,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_megatron.decorators import run_function
+from airflow_megatron.decorators import run_function, slurm
 from airflow_megatron.decorators.slurm import SlurmDecoratedOperator
+from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.operators import slurm_job
+from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from airflow_megatron.spec.model.jobs import Job
 
 
 def operator(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> SlurmDecoratedOperator:
@@ -52,6 +58,32 @@ def test_what_a_function_names_of_the_context_is_given(tmp_path: Path) -> None:
 
     assert ran(operator(today), tmp_path, {"ds": "2026-11-22", "run_id": "r"}).returncode == 0
     assert (tmp_path / "result.json").read_text() == '"2026-11-22 r"\n'
+
+
+def test_keywords_of_a_function_are_the_plain_values_of_the_context(tmp_path: Path) -> None:
+    def names(**context):  # type: ignore[no-untyped-def]
+        return context
+
+    given = {"ds": "2026-11-22", "params": {"n": 4}, "ti": object()}
+    assert ran(operator(names), tmp_path, given).returncode == 0
+    assert json.loads((tmp_path / "result.json").read_text()) == {"ds": "2026-11-22", "params": {"n": 4}}
+
+
+def test_a_named_part_of_the_context_that_is_not_json_is_refused() -> None:
+    def show(ti=None):  # type: ignore[no-untyped-def]
+        print(ti)
+
+    context: Any = {"ti": object()}
+    with pytest.raises(AirflowFailException, match=r"show has the parameter ti, .* use ds"):
+        operator(show).job_files(context)
+
+
+def test_a_coroutine_function_is_awaited(tmp_path: Path) -> None:
+    async def add(value: int) -> int:
+        return value + 1
+
+    assert ran(operator(add, 2), tmp_path).returncode == 0
+    assert (tmp_path / "result.json").read_text() == "3\n"
 
 
 def test_a_function_that_fails_fails_the_job(tmp_path: Path) -> None:
@@ -91,3 +123,91 @@ def test_a_command_beside_a_function_is_refused() -> None:
 def test_the_shipped_runner_needs_no_package() -> None:
     text = Path(run_function.__file__).read_text()
     assert "airflow" not in text
+
+
+def test_a_function_that_ends_its_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave() -> None:
+        raise SystemExit(0)
+
+    with DAG("d", schedule=None) as dag:
+        task.slurm(cluster="local")(leave)()
+    (made,) = dag.tasks
+    assert isinstance(made, SlurmDecoratedOperator)
+    job = made.described_job(task_context())
+    no_file = SimpleNamespace(answered=lambda script, parse: [""])
+    monkeypatch.setattr(slurm, "job_attempts", lambda job, log: no_file)
+    with pytest.raises(AirflowFailException, match=r"leave ended its process \(sys\.exit"):
+        made._returned(job, 1)
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse the login."""
+
+    def work_dir(hook: SlurmHook) -> str:
+        raise LoginExpiredError("login refused since today")
+
+    monkeypatch.setattr(SlurmHook, "work_dir", work_dir)
+
+
+def task_context() -> Any:
+    instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
+    store: Any = Store()
+    return {"ti": instance, "task": SimpleNamespace(retries=0), "task_state_store": store, "params": {"n": 4}}
+
+
+class Store(dict[str, Any]):
+    """A stub of a task's state store."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+def shell_operator(function: Callable[..., Any], *arguments: Any, **job: Any) -> SlurmDecoratedOperator:
+    with DAG("d", schedule=None) as dag:
+        task.slurm(shell=True, **job)(function)(*arguments)
+    (made,) = dag.tasks
+    assert isinstance(made, SlurmDecoratedOperator)
+    return made
+
+
+@pytest.mark.usefixtures("away")
+def test_a_shell_command_is_made_after_a_wait_for_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    def words(name: str) -> str:
+        return f"echo {name} {{{{ params.n }}}}"
+
+    context = task_context()
+    with pytest.raises(TaskDeferred) as deferred:
+        shell_operator(words, "a", slurm_conn_id="alps").execute(context)
+    jobs: list[Job] = []
+
+    def job_attempts(job: Job, log: Any) -> None:
+        jobs.append(job)
+        raise LoginRefusedError("enough")
+
+    monkeypatch.setattr(slurm_job, "job_attempts", job_attempts)
+    resumed = shell_operator(words, "a", cluster="local")  # another process
+    with pytest.raises(AirflowFailException, match="enough"):
+        resumed.resume_execution(deferred.value.method_name, {}, context)
+    assert [job.command for job in jobs] == [("bash", "-c", "echo a 4")]
+
+
+def test_a_coroutine_function_returns_a_shell_command() -> None:
+    async def words(name: str) -> str:
+        return f"echo {name}"
+
+    job = shell_operator(words, "a", cluster="local").described_job(task_context())
+    assert job.command[-1] == "echo a"
+
+
+def test_a_shell_command_leaves_rendered_arguments_alone() -> None:
+    def words(name: str) -> str:
+        return f"echo {{{{ params.n }}}} {len(name)}"
+
+    made = shell_operator(words, "{{ params.n }}", cluster="local", env={"DATA": "{{ params.n }}"})
+    job = made.described_job(task_context())  # Airflow has rendered the fields before
+    assert (job.command[-1], job.env["DATA"], made.op_args) == (
+        "echo 4 14",
+        "{{ params.n }}",
+        ("{{ params.n }}",),
+    )

@@ -423,11 +423,13 @@ class TestWaiting:
             sensor.execute_complete({}, {"status": "missed", "reason": "ended"})
 
     def test_for_a_line(self) -> None:
-        sensor = LogSensor(task_id="c", cluster="local", path="/r/a.out", pattern="x+")
+        sensor = LogSensor(task_id="c", cluster="local", path="/r/a.out", pattern="x+", timeout=60)
         with pytest.raises(TaskDeferred):
             sensor.execute({})
         assert sensor.execute_complete({}, {"status": "found", "line": "xx"}) == "xx"
-        with pytest.raises(AirflowFailException, match=r"/r/a\.out: no line"):
+        with pytest.raises(
+            AirflowFailException, match=r"/r/a\.out: no line; the sensor's timeout of 60 s has passed"
+        ):
             sensor.execute_complete({}, {"status": "timeout", "reason": "no line"})
 
     def test_for_a_line_that_no_pattern_describes(self) -> None:
