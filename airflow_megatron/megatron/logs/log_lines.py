@@ -398,22 +398,39 @@ def merge_iterations(records: Iterable[Record]) -> list[IterationRecord]:
     :returns: at most one record per iteration, in ascending order.
     """
     kept: list[IterationRecord] = []
-    resume_at: int | None = None
+    restarts = Restarts()
     for record in records:
-        if isinstance(record, CheckpointRecord):
-            if record.event is CheckpointEvent.LOADED and record.iteration is not None:
-                resume_at = record.iteration
-            elif record.event is CheckpointEvent.RANDOM_START:
-                resume_at = 0
-        elif isinstance(record, IterationRecord):
-            limit = record.iteration - 1
-            # Remove nothing before the first iteration after a load, which the attempt may never reach.
-            if resume_at is not None:
-                limit, resume_at = min(limit, resume_at), None
+        limit = restarts.read(record)
+        if isinstance(record, IterationRecord) and limit is not None:
             while kept and kept[-1].iteration > limit:
                 kept.pop()
             kept.append(record)
     return kept
+
+
+class Restarts:
+    """Finds, in the records of one training run, the iterations that a restart or rollback has removed from it."""
+
+    def __init__(self) -> None:
+        self._resume_at: int | None = None
+
+    def read(self, record: Record) -> int | None:
+        """Return the last iteration before this record that belongs to the run; None if the record removes none.
+
+        :param record: the next record of its attempts' logs
+        """
+        if isinstance(record, CheckpointRecord):
+            if record.event is CheckpointEvent.LOADED and record.iteration is not None:
+                self._resume_at = record.iteration
+            elif record.event is CheckpointEvent.RANDOM_START:
+                self._resume_at = 0
+        if not isinstance(record, IterationRecord):
+            return None
+        limit = record.iteration - 1
+        # Remove nothing before the first iteration after a load, which the attempt may never reach.
+        if self._resume_at is not None:
+            limit, self._resume_at = min(limit, self._resume_at), None
+        return limit
 
 
 def _read_validation(block: bytes, at: int, end: int) -> ValidationRecord | None:

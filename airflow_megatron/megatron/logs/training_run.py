@@ -16,6 +16,7 @@ from airflow_megatron.megatron.logs.log_lines import (
     MarkerRecord,
     ParameterCount,
     Record,
+    Restarts,
     ValidationRecord,
     merge_iterations,
 )
@@ -153,24 +154,16 @@ def _validations(records: Sequence[Record]) -> list[ValidationRecord]:
     """
     found: dict[tuple[int, str, str, bool], ValidationRecord] = {}
     highest = -1
-    resume_at: int | None = None
+    restarts = Restarts()
     for record in records:
+        limit = restarts.read(record)
         if isinstance(record, ValidationRecord):
             iteration = record.iteration if record.iteration is not None else -1
             highest = max(highest, iteration)
             found[iteration, record.split, record.dataset or "", record.final] = record
-        elif isinstance(record, CheckpointRecord):
-            if record.event is CheckpointEvent.LOADED and record.iteration is not None:
-                resume_at = record.iteration
-            elif record.event is CheckpointEvent.RANDOM_START:
-                resume_at = 0
-        elif isinstance(record, IterationRecord):
-            limit = record.iteration - 1
-            if resume_at is not None:
-                limit, resume_at = min(limit, resume_at), None
-            if highest > limit:
-                found = {key: each for key, each in found.items() if key[0] <= limit}
-                highest = limit
+        elif limit is not None and highest > limit:
+            found = {key: each for key, each in found.items() if key[0] <= limit}
+            highest = limit
     return [found[key] for key in sorted(found, key=lambda key: key[0])]
 
 
