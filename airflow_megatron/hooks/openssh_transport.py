@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.hooks.connection_options import host_key_refusal
 from airflow_megatron.hooks.login_gate import LoginGate
 from airflow_megatron.hooks.shared_master import SHARED_IDLE_S, SharedMaster
@@ -47,7 +48,7 @@ _UNUSABLE = ("bad configuration option", "invalid format", "error in libcrypto",
 _SESSION_REFUSED = "session open refused by peer"
 
 
-class _TooLongError(Exception):
+class _TooLongError(AirflowMegatronError):
     """An ssh process has written more than :data:`LONGEST_ANSWER`."""
 
 
