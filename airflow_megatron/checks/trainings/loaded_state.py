@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.checks.findings import Finding
-from airflow_megatron.megatron.trainers.trainer import trainer_called
+from airflow_megatron.megatron.trainers.trainer import RESHARDABLE, trainer_called
 from airflow_megatron.spec.expressions.functions import ffn_size
 
 if TYPE_CHECKING:
@@ -41,11 +41,6 @@ Tried with core_v0.16.1 on a CPU: ``KeyError`` in the format ``torch`` in both d
 distributed optimizer to another one. On a CPU, ``torch_dist`` cannot load a distributed optimizer at all.
 """
 _LAYOUT: Final = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
-_RESHARDABLE: Final = "dist_ckpt_optim_fully_reshardable"
-"""With it, the state of a distributed optimizer can be loaded with other sizes of :data:`_LAYOUT`.
-
-Upstream raises ``RuntimeError`` otherwise (``load_checkpoint`` in ``megatron/training/checkpointing.py``).
-"""
 _SINGLE: Final = "fp32"
 """In this format there are no copies of the weights in single precision, which the other formats load.
 
@@ -139,8 +134,8 @@ def changed_state(
     ):
         values = ", ".join(f"{name} {_value(now, name)} instead of {_value(before, name)}" for name in sizes)
         hint = f"{sizes[0]}: {before.value(sizes[0])}"
-        if before.table.get(_RESHARDABLE):
-            hint += f"; or {_RESHARDABLE}: true in {source}, before it saves"
+        if before.table.get(RESHARDABLE):
+            hint += f"; or {RESHARDABLE}: true in {source}, before it saves"
         yield Finding(
             "other-layout",
             job,

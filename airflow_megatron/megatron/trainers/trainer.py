@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
 
+RESHARDABLE: Final = "dist_ckpt_optim_fully_reshardable"
+"""With it, a distributed optimizer's state can be loaded with other tensor- and pipeline-parallel sizes.
+
+Upstream raises ``RuntimeError`` otherwise (``load_checkpoint`` in ``megatron/training/checkpointing.py``).
+"""
 INDEX_CACHE_STARTER: Final = "upstream_index_cache.py"
 """The program that lets upstream share a folder of index files, which it writes in place."""
 

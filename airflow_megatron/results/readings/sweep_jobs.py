@@ -154,6 +154,11 @@ def format_value(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def finite_value(value: object) -> object:
+    """Return a value of a table for JSON, which has no infinity and no NaN: these become None."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters for JSON, which has no infinity and no NaN: these become text."""
     return {name: _plain(value) for name, value in values.items()}

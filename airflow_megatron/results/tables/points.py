@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from airflow_megatron.results.readings.sweep_jobs import format_value, plain_values
+from airflow_megatron.results.readings.sweep_jobs import finite_value, format_value, plain_values
 from airflow_megatron.results.tables.latex import latex_table
 from airflow_megatron.results.tables.text import aligned_text, csv_cell, markdown_table
 
@@ -120,7 +119,7 @@ class PointTable(Generic[RowT]):
             {
                 self.heading: row.point,
                 **({"sweep_params": plain_values(row.sweep_params)} if self.swept else {}),
-                **{figure.name: _finite(figure.read(row)) for figure in self.figures},
+                **{figure.name: finite_value(figure.read(row)) for figure in self.figures},
                 "outcome": row.outcome,
             }
             for row in self.rows
@@ -140,7 +139,3 @@ class PointTable(Generic[RowT]):
         return (
             list(dict.fromkeys(name for row in self.rows for name in row.sweep_params)) if self.swept else []
         )
-
-
-def _finite(value: float | int | str | None) -> float | int | str | None:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.results.readings.evaluations import measurements
 from airflow_megatron.results.readings.progress import StageState, stage_status
-from airflow_megatron.results.readings.sweep_jobs import SweepJob, format_value, plain_values
+from airflow_megatron.results.readings.sweep_jobs import SweepJob, finite_value, format_value, plain_values
 from airflow_megatron.results.tables.text import aligned_text, csv_cell, markdown_table
 from airflow_megatron.results.tables.vocabulary_padding import padding_parameters
 
@@ -300,7 +300,7 @@ def to_json(table: ResultTable) -> str:
                 "point": row.point,
                 "branch": row.branch,
                 "sweep_params": plain_values(row.sweep_params),
-                **{name: _finite(read(row)) for name, read in _COLUMNS},
+                **{name: finite_value(read(row)) for name, read in _COLUMNS},
                 "evaluated_iteration": row.evaluated_iteration,
                 "evaluations": dict(row.evaluations),
                 "evaluation_errors": dict(row.evaluation_errors),
@@ -426,7 +426,3 @@ _OPTIONAL_COLUMNS: Final[
 
 def _loss(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
-
-
-def _finite(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,6 +18,7 @@ from airflow_megatron.megatron.arguments.tables import (
 )
 from airflow_megatron.megatron.trainers.trainer import (
     INDEX_CACHE_STARTER,
+    RESHARDABLE,
     MegatronTrainer,
     checkout_of,
     shared_index_cache,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 _EVAL_INTERVAL: Final = 1000
 #: The table of ``megatron_core``, whose search has the same options.
 _SEARCH_OPTIONS: Final = Path(__file__).parents[1] / "megatron_core" / "arguments.json"
-
-_RESHARDABLE: Final = "dist_ckpt_optim_fully_reshardable"
 
 
 class MegatronLM(MegatronTrainer):
@@ -63,7 +62,7 @@ class MegatronLM(MegatronTrainer):
         return (
             bool(arguments.value("use_distributed_optimizer"))
             and arguments.value("ckpt_format") == "torch_dist"
-            and arguments.value(_RESHARDABLE) is False
+            and arguments.value(RESHARDABLE) is False
         )
 
     def search_table(self, table: ArgumentTable) -> ArgumentTable:
