@@ -34,13 +34,19 @@ STEP_S: Final = 60.0
 log = logging.getLogger(__name__)
 
 _tasks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = weakref.WeakKeyDictionary()
+_asked: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+"""Event loops whose task must look once more before it ends."""
 
 
 def carry_out_later() -> None:
-    """Start the task of this event loop that carries out the remembered cancellations of all processes, if needed."""
+    """Let the task of this event loop carry out the remembered cancellations of all processes; start it if needed.
+
+    After an outage there can be thousands, so only threads read their files.
+    """
     loop = asyncio.get_running_loop()
+    _asked.add(loop)
     task = _tasks.get(loop)
-    if (task is None or task.done()) and remembered():
+    if task is None or task.done():
         # an empty context keeps the messages out of the log of the task that happens to start it
         _tasks[loop] = loop.create_task(
             _retry_until_done(), name="late cancellations", context=contextvars.Context()
@@ -104,19 +110,22 @@ async def carry_out_all(cancellations: Iterable[Cancellation]) -> list[str]:
 
 
 async def _retry_until_done() -> None:
+    loop = asyncio.get_running_loop()
     logged: set[str] = set()
-    while left := await asyncio.to_thread(remembered):
-        for conn_id in sorted({each.ssh_conn_id for each in left}):
-            try:
-                await carry_out_all(each for each in left if each.ssh_conn_id == conn_id)
-            except (TransportError, OSError, TypeError, ValueError) as error:
-                if conn_id not in logged:
-                    log.warning("jobs are cancelled later, over connection %r: %s", conn_id, error)
-                    logged.add(conn_id)
-            else:
-                logged.discard(conn_id)
-        if await asyncio.to_thread(remembered):
-            await asyncio.sleep(PAUSE_S * random.uniform(0.75, 1.25))
+    while loop in _asked:
+        _asked.discard(loop)
+        while left := await asyncio.to_thread(remembered):
+            for conn_id in sorted({each.ssh_conn_id for each in left}):
+                try:
+                    await carry_out_all(each for each in left if each.ssh_conn_id == conn_id)
+                except (TransportError, OSError, TypeError, ValueError) as error:
+                    if conn_id not in logged:
+                        log.warning("jobs are cancelled later, over connection %r: %s", conn_id, error)
+                        logged.add(conn_id)
+                else:
+                    logged.discard(conn_id)
+            if await asyncio.to_thread(remembered):
+                await asyncio.sleep(PAUSE_S * random.uniform(0.75, 1.25))
 
 
 def _cluster(cancellation: Cancellation) -> tuple[str, str]:
