@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -255,3 +257,135 @@ def test_long_names_fit_on_the_page(page: tuple[Page, str]) -> None:
         "(({scrollWidth, clientWidth}) => scrollWidth <= clientWidth)(document.querySelector('dialog'))"
     )
     assert shown.text("#trouble") == ""
+
+
+TICKS = """(() => {
+  const drawn = window.drawn = [];
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    const width = this.measureText(text).width / devicePixelRatio;
+    if (text && this.textBaseline === 'top' && this.textAlign === 'center' && !/[a-z]{2}/.test(text))
+      drawn.push([text, x / devicePixelRatio - width / 2, width, this.canvas.isConnected]);
+    return draw.call(this, text, x, y);
+  };
+})()"""
+"""Records the labels of the x axis, each with its left edge and width."""
+
+
+def ticks_of(page: Page, change: str) -> list[str]:
+    """Return the labels of the x axis that a change of the page draws, after a check that none covers another."""
+    page.ask("window.drawn.length = 0")
+    page.ask(change)
+    page.wait("window.drawn.length && new Promise((done) => setTimeout(() => done(true), 300))")
+    labels = page.ask("window.drawn")
+    # the chart is drawn several times until its axes have their sizes
+    last = labels[max(at for at, (_, left, *_) in enumerate(labels) if not at or left < labels[at - 1][1]) :]
+    ends = [(left, left + width) for _, left, width, _ in last]
+    assert all(one[1] < other[0] for one, other in pairwise(ends)), last
+    names = [label for label, *_ in last]
+    assert len(set(names)) == len(names)
+    return names
+
+
+def choose(selector: str, value: str) -> str:
+    return (
+        f"(() => {{ const e = document.querySelector('{selector}'); e.value = '{value}';"
+        " e.dispatchEvent(new Event('change', {bubbles: true})); })()"
+    )
+
+
+def drag(page: Page, first: float, last: float) -> None:
+    """Select a part of the chart from left to right, as shares of its width."""
+    left, top, width, height = page.ask(
+        "(({left, top, width, height}) => [left, top, width, height])"
+        "(document.querySelector('#chart .u-over').getBoundingClientRect())"
+    )
+    places = [left + width * share for share in (first, first, (first + last) / 2, last, last)]
+    kinds = ("mouseMoved", "mousePressed", "mouseMoved", "mouseMoved", "mouseReleased")
+    for kind, x in zip(kinds, places, strict=True):
+        held = (
+            {}
+            if kind == "mouseMoved" and x == places[0]
+            else {"button": "left", "clickCount": 1, "buttons": 1}
+        )
+        page.call("Input.dispatchMouseEvent", type=kind, x=x, y=top + height / 2, **held)
+
+
+def test_labels_of_axes_are_distinct_and_do_not_overlap(page: tuple[Page, str], store: SegmentStore) -> None:
+    shown, _ = page
+    of = source("pretrain", attempt=2, job_id="2", point="lr0.001")
+    train(store, of._replace(seq_length=2 * 10**9), range(1, 81))
+    shown.wait("document.querySelector('#chart').getAttribute('aria-label').includes('at iteration 80')")
+    shown.ask("document.querySelector('#curves-part').scrollIntoView()")
+    shown.ask(TICKS)
+    assert "2e12" in ticks_of(shown, choose("#along", "tokens"))
+    assert "80" in ticks_of(shown, choose("#along", "x"))
+    shown.ask("document.querySelector('#log-x').click()")
+    shown.ask("document.querySelector('#log-y').click()")
+    assert "1e12" in ticks_of(shown, choose("#along", "tokens"))
+    for size in (420, 1400):
+        shown.resize(size)
+        ticks_of(shown, choose("#along", "flops"))
+        ticks_of(shown, choose("#along", "tokens"))
+
+
+def test_a_part_of_the_curves_stays_selected_while_values_arrive(
+    page: tuple[Page, str], store: SegmentStore
+) -> None:
+    shown, _ = page
+    shown.wait("document.querySelector('#chart canvas')")
+    shown.ask("document.querySelector('#curves-part').scrollIntoView()")
+    shown.ask(TICKS)
+    drag(shown, 0.5, 0.6)
+    shown.wait("window.drawn.length")
+    zoomed = ticks_of(shown, "document.querySelector('#smooth').dispatchEvent(new Event('input'))")
+    assert all(29 < float(label) < 38 for label in zoomed)
+    train(store, source("pretrain", point="lr0.001"), range(61, 81))
+    shown.wait("document.querySelector('#chart').getAttribute('aria-label').includes('at iteration 80')")
+    again = ticks_of(shown, "document.querySelector('#smooth').dispatchEvent(new Event('input'))")
+    assert again == zoomed
+    assert len(ticks_of(shown, choose("#along", "tokens"))) > 2
+
+
+def test_the_nearest_curve_is_named(page: tuple[Page, str], store: SegmentStore) -> None:
+    """Curves over tokens share no positions if their sequence lengths differ."""
+    shown, _ = page
+    of = source("pretrain", attempt=2, job_id="2", point="lr0.001")
+    train(store, of._replace(seq_length=101), range(1, 71), loss=9.0)
+    shown.wait("document.querySelector('#chart').getAttribute('aria-label').includes('at iteration 70')")
+    shown.fill("#along", "tokens")
+    shown.ask("document.querySelector('#curves-part').scrollIntoView()")
+    left, top, width, height = shown.ask(
+        "(({left, top, width, height}) => [left, top, width, height])"
+        "(document.querySelector('#chart .u-over').getBoundingClientRect())"
+    )
+    named = set()
+    for x in (0.3, 0.31, 0.33, 0.5):
+        for y in range(0, int(height), 8):
+            shown.call("Input.dispatchMouseEvent", type="mouseMoved", x=left + width * x, y=top + y)
+            time.sleep(0.005)
+            named.add((x, shown.text("#hover").partition(" ")[0]))
+    assert {name for _, name in named} >= {"lr0.001", "lr0.004"}
+    assert len([one for one in named if one[1].startswith("lr")]) == 8
+
+
+def test_curves_say_why_there_is_nothing_to_see(page: tuple[Page, str], store: SegmentStore) -> None:
+    shown, _ = page
+    train(store, source("pretrain", attempt=2, job_id="2", point="lr0.001"), range(1, 71), loss=-9.0)
+    train(store, source("pretrain", attempt=2, job_id="2", point="lr0.004"), range(1, 71), loss=-9.0)
+    shown.wait("document.querySelector('#chart').getAttribute('aria-label').includes('at iteration 70')")
+    shown.click("#log-y")
+    shown.wait("!document.querySelector('#chart canvas')")
+    assert shown.text("#chart") == "There are no values that can be drawn on these axes."
+    shown.click("#log-y")
+    shown.wait("document.querySelector('#chart canvas')")
+
+
+def test_a_narrower_window_cuts_no_chart(page: tuple[Page, str]) -> None:
+    shown, _ = page
+    shown.wait("document.querySelector('#evaluations canvas')")
+    shown.resize(420)
+    fits = (
+        "[...document.querySelectorAll('.panel, #chart')].every((one) => one.scrollWidth <= one.clientWidth)"
+    )
+    shown.wait(fits, timeout=10)
