@@ -31,6 +31,7 @@ from airflow_megatron.ui.live.sweep_runs import (
     STATES,
     is_sweep,
     point_runs,
+    run_named,
     runs_of,
     stage_states,
     sweep_dags,
@@ -114,9 +115,11 @@ def live_routes(
             if not is_sweep(dag_id, session):
                 raise HTTPException(404, f"there is no sweep {dag_id!r}")
             runs = runs_of(dag_id, session, limit=RUNS_SHOWN)
-            chosen = next((one for one in runs if one.run_id == run), None) if run else next(iter(runs), None)
+            chosen = run_named(dag_id, run, session) if run else next(iter(runs), None)
             if run and chosen is None:
                 raise HTTPException(404, "this sweep has no such run")
+            if chosen and chosen not in runs:  # an older one, whose address somebody has kept
+                runs.append(chosen)
             of_points = point_runs(dag_id, chosen.run_id, session) if chosen else {}
             ids = [one.run_id for one in of_points.values()]
             states = stage_states(point_dag_id(dag_id), ids, session)

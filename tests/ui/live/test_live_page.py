@@ -23,9 +23,10 @@ from airflow_megatron.results.store.tables import ATTEMPTS, EVALUATIONS, POINTS,
 from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep
 from airflow_megatron.ui.live import routes, stored
+from airflow_megatron.ui.live.planned_points import planned_sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sqlalchemy.orm import Session
@@ -138,6 +139,82 @@ def test_the_page_of_a_sweep_that_runs(page: tuple[Page, str], store: SegmentSto
     shown.wait("document.querySelector('tbody .group')?.innerText.includes('Running')")
 
 
+def test_a_filter_of_one_word_searches_the_names(page: tuple[Page, str], long_names: None) -> None:
+    shown, address = page
+    shown.open(f"{address}/megatron/sweeps/chain?")
+    shown.wait("document.querySelector('#points tbody').innerText.includes('long-name')")
+    found = {}
+    for text in ("name-lr0.004", "long-name", "name-", "-lr0", "name-lr9", "lr0.004", "lr - 1e-3 > 0"):
+        shown.fill("#filter", text)
+        found[text] = shown.text("#count"), shown.text("#filter-error")
+    assert found == {
+        "name-lr0.004": ("1 of 2 points", ""),
+        "long-name": ("2 points", ""),
+        "name-": ("2 points", ""),
+        "-lr0": ("2 points", ""),
+        "name-lr9": ("0 of 2 points", ""),
+        "lr0.004": ("1 of 2 points", ""),
+        "lr - 1e-3 > 0": ("1 of 2 points", ""),
+    }
+
+
+def test_a_page_that_is_hidden_and_shown_often_asks_as_rarely_as_before(page: tuple[Page, str]) -> None:
+    shown, _ = page
+    shown.ask(
+        "window.asked = 0; const ask = window.fetch;"
+        "window.fetch = (path, ...more) => { window.asked += /sweeps.chain(\\?|$)/.test(path);"
+        " return ask(path, ...more); };"
+        "for (let at = 0; at < 6; at++) document.dispatchEvent(new Event('visibilitychange')); true"
+    )
+    time.sleep(3)
+    before = shown.ask("window.asked")
+    time.sleep(11)
+    assert before == 6
+    assert 0 < shown.ask("window.asked") - before <= 2
+
+
+def test_the_run_that_a_dialog_names_is_cancelled(page: tuple[Page, str], session: Session) -> None:
+    """A new run may start while the dialog is open."""
+    shown, _ = page
+    shown.ask(
+        "window.patched = []; const ask = window.fetch;"
+        "window.fetch = (path, options, ...more) => { if (options.method === 'PATCH') window.patched.push(path);"
+        " return ask(path, options, ...more); }; true"
+    )
+    shown.click("#cancel")
+    shown.wait("document.querySelector('dialog[open]')")
+    assert RUN in shown.text("dialog h2")
+    add_run(session, "chain", "manual__2", "running", {})
+    shown.wait("document.querySelector('#run').value === 'manual__2'")
+    shown.click("dialog button.danger")
+    shown.wait("window.patched.length")
+    assert shown.ask("window.patched[0]").endswith(f"dags/chain/dagRuns/{RUN}")
+    shown.errors.clear()  # this Airflow has no stored DAG, so the request fails
+
+
+def test_a_failed_training_is_not_the_best_of_the_map(
+    page: tuple[Page, str], store: SegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, address = page
+    monkeypatch.setattr(routes, "planned_sweep", with_batch_sizes(planned_sweep))
+    train(store, source("pretrain", attempt=2, job_id="2", point="lr0.004"), range(1, 71), loss=2.0)
+    shown.open(f"{address}/megatron/sweeps/chain?")
+    shown.wait("document.querySelector('#map td.failed')?.innerText.includes('1.3 failed')")
+    assert shown.text("#map td.best").startswith("4.7")
+    train(store, source("pretrain", attempt=3, job_id="3", point="lr0.004"), range(1, 101), loss=2.0)
+    shown.wait(
+        "parseFloat(document.querySelector('#map td.best').innerText) === 1"
+    )  # finished; a later stage failed
+
+
+def test_the_time_of_a_running_sweep_goes_on(page: tuple[Page, str]) -> None:
+    shown, address = page
+    shown.open(f"{address}/megatron/")
+    shown.wait("document.querySelector('tbody .group')?.innerText.includes('Running')")
+    shown.ask("(() => { const now = Date.now() + 7200e3; Date.now = () => now; })()")
+    shown.wait("/ h /.test(document.querySelector('#sweeps tbody').innerText)", timeout=15)
+
+
 def test_the_pages_are_accessible(page: tuple[Page, str]) -> None:
     """axe-core checks names, roles, contrast and structure."""
     shown, address = page
@@ -211,6 +288,20 @@ def test_a_point_is_cancelled_by_airflow_itself(page: tuple[Page, str], session:
     session.rollback()
     assert session.scalar(run) == "failed"
     shown.wait("document.querySelectorAll('[aria-label^=Retry]').length === 2")
+
+
+def with_batch_sizes(
+    planned: Callable[[str, str], PlannedSweep | None],
+) -> Callable[[str, str], PlannedSweep | None]:
+    """Return a function that adds a batch size to each point of a plan."""
+
+    def changed(sweep: str, run: str) -> PlannedSweep | None:
+        found = planned(sweep, run)
+        assert found is not None
+        points = (one._replace(swept={**one.swept, "global_batch_size": 8}) for one in found.points)
+        return found._replace(points=tuple(points))
+
+    return changed
 
 
 @pytest.fixture
