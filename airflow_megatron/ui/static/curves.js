@@ -88,6 +88,7 @@ export class Curves {
     if (key !== this.requested || (tag === this.tag && key === this.drawn)) return;
     [this.tag, this.drawn] = [tag, key];
     this.content = data.curves.filter((curve) => curve.y.length);
+    if (byId("curves-note")) byId("curves-note").textContent = data.curves.length >= data.most ? `At most ${data.most} curves are shown: check fewer points.` : "";
     this.any = this.any || this.content.length > 0;
     byId("curves-part").hidden = !this.any;
     this.draw();

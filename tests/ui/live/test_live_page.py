@@ -480,3 +480,20 @@ def test_a_narrower_window_cuts_no_chart(page: tuple[Page, str]) -> None:
         "[...document.querySelectorAll('.panel, #chart')].every((one) => one.scrollWidth <= one.clientWidth)"
     )
     shown.wait(fits, timeout=10)
+
+
+def test_the_page_says_what_it_leaves_out(
+    page: tuple[Page, str], store: SegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, _ = page
+    assert shown.text("#curves-note") == ""
+    assert shown.text("#failures-note") == ""
+    monkeypatch.setattr(routes, "MOST_CURVES", 2)
+    monkeypatch.setattr(routes, "FAILURES_SHOWN", 1)
+    again = source("pretrain", attempt=2, job_id="2", point="lr0.004")
+    put(store, ATTEMPTS, again, outcome="failed", reason="again", gpu_hours=1.0)
+    train(store, again, range(61, 71))
+    shown.wait("document.querySelector('#curves-note').innerText")
+    shown.wait("document.querySelector('#failures-note').innerText")
+    assert shown.text("#curves-note") == "At most 2 curves are shown: check fewer points."
+    assert shown.text("#failures-note") == "The newest 1 of 2 failed attempts are counted."
