@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
+from airflow_megatron.slurm.verdicts.outcomes import NAN_IN_TRAINING
 from airflow_megatron.slurm.verdicts.restarts import Done, GiveUp, Restart
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 _DIVERGING: Final = frozenset({"nan", "spike"})
 """Detectors of a loss that diverges."""
-_DIVERGED: Final = "nan_in_training"
-"""Signature of an attempt that ended because its loss was NaN."""
 MOST_EDGES: Final = 10
 """Maximum number of optima in a notice."""
 _AGAIN = "clear its watch task for another attempt"
@@ -177,7 +176,7 @@ def _job_notice(
         loss=_last_loss(log_tail),
         line=verdict.line,
         log_file=job.log_file(attempt),
-        also="diverged" if verdict.signature == _DIVERGED else None,
+        also="diverged" if verdict.signature == NAN_IN_TRAINING else None,
     )
 
 

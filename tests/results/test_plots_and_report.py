@@ -15,6 +15,7 @@ from airflow_megatron.results.plots.charts import colour_of
 from airflow_megatron.results.plots.figures import figures, rendered
 from airflow_megatron.results.plots.plots import draw_plots, loss_at, loss_curve
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.report import report as report_module
 from airflow_megatron.results.report.report import write_report
 from airflow_megatron.results.tables.trainings import result_table
 
@@ -258,3 +259,15 @@ def test_what_a_report_is_about_stands_under_its_title(tmp_path: Path) -> None:
     page, text = report.page.read_text(), (tmp_path / "results.md").read_text()
     assert '<p class="about">a &lt;b&gt; sweep</p>\n<p class="about">2 points on alps</p>' in page
     assert text.startswith("# toy\n\na <b> sweep\n\n2 points on alps\n\n|")
+
+
+def test_long_texts_of_tables_are_wrapped(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = tree.add_point({"num_layers": 2, "hidden_size": 64}, 120_000, 1e-2, diverges_at=200)
+    reason = "the job ended with exit code 1: the loss is not a number " * 3
+    tree.verdict(tree.root / "toy" / point, "pretrain", "failed", reason)
+    monkeypatch.setattr(report_module, "draw_plots", lambda _: [])
+    snapshot = take_snapshot(run_directories(read_jobs(tree.jobs)))
+    text = write_report(snapshot, tree.jobs, tree.root / "out").page.read_text()
+    assert '<th class="long">reason</th>' in text
+    assert f'<td class="long">{reason.strip()}' in text
+    assert '<th class="long">point</th>' not in text

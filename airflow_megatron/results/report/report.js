@@ -142,9 +142,4 @@ if (data.rows.length) interactive();
 if (typeof uPlot !== "undefined") {
   const figures = [...document.querySelectorAll("figure")].flatMap((figure, at) => (data.charts[at] ? [new Figure(figure, data.charts[at])] : []));
   document.addEventListener("themechange", () => figures.forEach((figure) => figure.draw()));
-  let timer = 0;
-  window.addEventListener("resize", () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => figures.forEach((figure) => figure.draw()), 200);
-  });
 }

@@ -39,7 +39,8 @@ class HealthRow:
     :param skipped_iterations: number of iterations without a parameter update
     :param spikes: number of loss spikes, as :func:`loss_spikes` defines them
     :param largest_spike: height of the largest spike above the losses before it, nats per token
-    :param diverged_at: first iteration of the NaN losses at the end
+    :param diverged_at: first iteration of the NaN losses at the end; the one after the last logged iteration if the
+        training ended at a NaN loss that was not logged
     :param grad_norm: median gradient norm
     :param largest_grad_norm: largest gradient norm
     """
@@ -81,7 +82,7 @@ def _row(branch: Branch) -> HealthRow:
         skipped_iterations=sum(record.skipped_iterations or 0 for record in records),
         spikes=len(spikes),
         largest_spike=max(spikes, default=None),
-        diverged_at=_diverged_at(records),
+        diverged_at=_diverged_at(records) or (records[-1].iteration + 1 if branch.row.diverged else None),
         grad_norm=statistics.median(norms) if norms else None,
         largest_grad_norm=max(norms, default=None),
     )

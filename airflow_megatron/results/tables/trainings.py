@@ -15,6 +15,7 @@ from airflow_megatron.results.readings.progress import StageState, stage_status
 from airflow_megatron.results.readings.sweep_jobs import SweepJob, finite_value, format_value, plain_values
 from airflow_megatron.results.tables.text import aligned_text, csv_cell, markdown_table
 from airflow_megatron.results.tables.vocabulary_padding import padding_parameters
+from airflow_megatron.slurm.verdicts.outcomes import NAN_IN_TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,7 @@ class ResultRow:
     :param train_loss: training loss at the end, nats per token (mean over the last logged iterations)
     :param validation_loss: nats per token
     :param test_loss: nats per token
-    :param diverged: whether the loss is no longer a finite number
+    :param diverged: whether the loss is no longer a finite number, logged or as the error that ended the last attempt
     :param evaluations: ``task/metric`` → value, of the last evaluated checkpoint
     :param evaluation_errors: ``task/metric`` → standard error
     :param evaluated_iteration: the iteration of that checkpoint
@@ -190,7 +191,7 @@ def _branch(run: RunSnapshot, job: SweepJob) -> Branch:
         train_loss=training.train_loss,
         validation_loss=training.evaluation_loss("validation"),
         test_loss=training.evaluation_loss("test"),
-        diverged=last.is_nan if last else False,
+        diverged=bool(last and last.is_nan) or _stopped_at_nan(run, job),
         evaluations=values,
         evaluation_errors=errors,
         evaluated_iteration=evaluated,
@@ -199,6 +200,14 @@ def _branch(run: RunSnapshot, job: SweepJob) -> Branch:
         attempts=status.attempts,
     )
     return Branch(job, run, training, row)
+
+
+def _stopped_at_nan(run: RunSnapshot, job: SweepJob) -> bool:
+    """Return whether the last attempt ended at a NaN loss, which Megatron does not log before it raises the error."""
+    attempts = run.attempts.get(job.stage)
+    recorded = attempts[-1].verdict if attempts else None
+    verdict = recorded.verdict if recorded else None
+    return verdict is not None and verdict.signature == NAN_IN_TRAINING
 
 
 def _unpadded(parameters: int | None, job: SweepJob) -> int | None:

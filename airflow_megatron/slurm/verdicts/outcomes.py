@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+NAN_IN_TRAINING: Final = "nan_in_training"
+"""Signature of an attempt that ended because a loss or gradient was not a number."""
 
 
 class Outcome(StrEnum):

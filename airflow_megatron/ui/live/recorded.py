@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+MOST_CURVES: Final = 60
+"""Maximum number of curves in one answer."""
 
 
 class StageReading(NamedTuple):
@@ -84,13 +87,13 @@ class Recorded(Protocol):
         """Return the attempts of a point's jobs in the order of their ends."""
 
     def failures(self) -> Sequence[Mapping[str, Any]]:
-        """Return the attempts that have failed."""
+        """Return the attempts that have failed, the newest first."""
 
     def figures(self) -> Sequence[EvaluationFigure]:
         """Return every value of every evaluation."""
 
     def curves(self, metric: str, points: Collection[str], most: int) -> Sequence[Mapping[str, Any]]:
-        """Return a curve for each training of some points.
+        """Return a curve for each training of some points, at most :data:`MOST_CURVES`.
 
         ``point``, ``stage``, ``parent`` (the stage from which it branches, if any), lists of equal length ``x``
         (iterations), ``tokens``, ``flops``, ``hours``, ``rate`` (learning rates) and ``y``, and ``restarts``, the

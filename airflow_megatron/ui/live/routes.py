@@ -25,12 +25,13 @@ from airflow_megatron.ui.live.permissions import (
 )
 from airflow_megatron.ui.live.planned_points import planned_sweep
 from airflow_megatron.ui.live.point_table import point_rows
-from airflow_megatron.ui.live.recorded import NothingRecorded
+from airflow_megatron.ui.live.recorded import MOST_CURVES, NothingRecorded
 from airflow_megatron.ui.live.sweep_list import sweep_rows
 from airflow_megatron.ui.live.sweep_runs import (
     STATES,
     is_sweep,
     point_runs,
+    run_named,
     runs_of,
     stage_states,
     sweep_dags,
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 RUNS_SHOWN = 20
 """Maximum number of runs of a sweep in the list of choices."""
+FAILURES_SHOWN = 500
+"""Maximum number of failed attempts that the page counts."""
 LONGEST_NAME = 1000
 """Maximum length of the name of a metric: task, metric and filter have at most 200 characters each."""
 MANY_ROWS = 100
@@ -114,9 +117,11 @@ def live_routes(
             if not is_sweep(dag_id, session):
                 raise HTTPException(404, f"there is no sweep {dag_id!r}")
             runs = runs_of(dag_id, session, limit=RUNS_SHOWN)
-            chosen = next((one for one in runs if one.run_id == run), None) if run else next(iter(runs), None)
+            chosen = run_named(dag_id, run, session) if run else next(iter(runs), None)
             if run and chosen is None:
                 raise HTTPException(404, "this sweep has no such run")
+            if chosen and chosen not in runs:  # an older one, whose address somebody has kept
+                runs.append(chosen)
             of_points = point_runs(dag_id, chosen.run_id, session) if chosen else {}
             ids = [one.run_id for one in of_points.values()]
             states = stage_states(point_dag_id(dag_id), ids, session)
@@ -162,7 +167,7 @@ def live_routes(
         """Send a curve for each training of some points, with the learning rates if requested."""
         curves = recorded(dag_id).curves(metric, points or [], most)
         found = [{key: curve[key] for key in curve if rate or key != "rate"} for curve in curves]
-        return json_answer(request, {"metric": metric, "curves": found})
+        return json_answer(request, {"metric": metric, "curves": found, "most": MOST_CURVES})
 
     @routes.get("/sweeps/{dag_id}/evaluations", dependencies=readable)
     def evaluations(
@@ -174,10 +179,11 @@ def live_routes(
     @routes.get("/sweeps/{dag_id}/failures", dependencies=readable)
     def failures(request: Request, user: GetUserDep, dag_id: str) -> Response:
         """Send the failed attempts, without lines of logs for users who may not read logs."""
-        rows = recorded(dag_id).failures()
+        every = recorded(dag_id).failures()
+        rows = list(every[:FAILURES_SHOWN])
         if not may_read_logs(user, dag_id):
             rows = list(map(without_log_line, rows))
-        return json_answer(request, {"rows": rows})
+        return json_answer(request, {"rows": rows, "left_out": len(every) - len(rows)})
 
     @routes.get("/sweeps/{dag_id}/point", dependencies=readable)
     def point(request: Request, user: GetUserDep, dag_id: str, run: str, point: str) -> Response:

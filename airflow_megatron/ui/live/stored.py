@@ -19,15 +19,13 @@ from airflow_megatron.results.store.tables import ATTEMPTS
 from airflow_megatron.results.store.view import SweepView
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
 from airflow_megatron.ui.live.point_table import rounded
-from airflow_megatron.ui.live.recorded import EvaluationFigure, JobReading, StageReading
+from airflow_megatron.ui.live.recorded import MOST_CURVES, EvaluationFigure, JobReading, StageReading
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from airflow_megatron.results.store.view import Picture
 
-MOST_CURVES: Final = 60
-MOST_FAILURES: Final = 500
 MOST_SWEEPS: Final = 8
 """Maximum number of sweeps whose state is cached."""
 _GOOD: Final = (Outcome.FINISHED.value, Outcome.ROLLED_OVER.value, Outcome.DUPLICATE.value)
@@ -109,7 +107,7 @@ class StoredSweep:
         """Return the attempts that have failed, the newest first."""
         good = [*_GOOD, Outcome.CANCELLED.value]
         bad = self._watched.attempts.filter(~pl.col("outcome").is_in(good))
-        return _attempt_rows(bad.sort("ended", descending=True).head(MOST_FAILURES))
+        return _attempt_rows(bad.sort("ended", descending=True))
 
     def figures(self) -> list[EvaluationFigure]:
         """Return every value of every evaluation, by point, training and checkpoint."""

@@ -91,6 +91,12 @@ def runs_of(dag_id: str, session: Session, *, limit: int | None = None) -> list[
     return [_run(run) for run in session.scalars(query)]
 
 
+def run_named(dag_id: str, run_id: str, session: Session) -> Run | None:
+    """Return a run of a DAG, None if there is none of that id."""
+    found = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+    return None if found is None else _run(found)
+
+
 def newest_runs(dag_ids: Iterable[str], session: Session) -> dict[str, Run]:
     """Return the newest run of each of some DAGs."""
     newest = select(func.max(DagRun.id)).where(DagRun.dag_id.in_(list(dag_ids))).group_by(DagRun.dag_id)

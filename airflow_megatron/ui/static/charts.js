@@ -1,5 +1,6 @@
 // Draw charts from the data of results/plots/charts.py: hover, toggle, log axes, confidence intervals.
 
+import { TICK_WIDTH, labels, logTicks, padded } from "./axes.js";
 import { h, number } from "./dom.js";
 
 const DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3], [12, 3], [3, 3], [8, 2, 2, 2]];
@@ -19,26 +20,6 @@ function apart(xs) {
     return x * (1 + 1e-9 * count) + (x === 0 ? 1e-12 * count : 0);
   });
 }
-
-/** Return the range of an axis: the values, or also their intervals while all values are visible, with a margin. */
-function padded(low, high, ends, log) {
-  if (low === null || high === null) return log ? [1, 10] : [0, 1];
-  const [least, most] = [Math.min(low, ...ends), Math.max(high, ...ends)];
-  if (log) return least === most ? [least / 1.5, most * 1.5] : [least / (most / least) ** 0.06, most * (most / least) ** 0.06];
-  const room = (most - least || Math.abs(most) || 1) * 0.06;
-  return [least - room, most + room];
-}
-
-/** Return the ticks of a logarithmic axis: powers of ten, and more values between them on short axes. */
-function ticks(low, high) {
-  const found = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
-    for (const first of high / low > 3e3 ? [1] : high / low > 8 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9]) found.push(first * 10 ** power);
-  }
-  return found.filter((value) => value >= low && value <= high);
-}
-
-const short = (_, values) => values.map((value) => (value === null ? "" : Math.abs(value) >= 1e5 ? Number(value.toPrecision(3)).toExponential().replace("e+", "e") : number(value, 3)));
 
 class Panel {
   constructor(panel, hidden) {
@@ -82,8 +63,8 @@ class Panel {
         legend: { show: false },
         scales: { x: { time: false, distr: logX ? 3 : 1, range: whole(this.shown.flatMap((one) => one.x), wide, logX) }, y: { distr: logY ? 3 : 1, range: whole(this.shown.flatMap((one) => one.y), ends, logY) } },
         axes: [
-          { ...axis, label: this.panel.x, values: short, ...(logX ? { splits: (chart, at, low, high) => ticks(low, high) } : {}) },
-          { ...axis, label: this.panel.y, values: short, size: 70, ...(logY ? { splits: (chart, at, low, high) => ticks(low, high) } : {}) },
+          { ...axis, label: this.panel.x, space: TICK_WIDTH, values: (_, values) => labels(values, logX), ...(logX ? { splits: (chart, at, low, high) => logTicks(low, high) } : {}) },
+          { ...axis, label: this.panel.y, size: 70, values: (_, values) => labels(values, logY), ...(logY ? { splits: (chart, at, low, high) => logTicks(low, high) } : {}) },
         ],
         series: [
           {},
@@ -103,6 +84,10 @@ class Panel {
       uPlot.join(this.shown.map((one) => [one.x, one.y])),
       this.place,
     );
+  }
+
+  fit() {
+    if (this.chart && this.place.clientWidth) this.chart.setSize({ width: Math.max(this.place.clientWidth, 240), height: HEIGHT });
   }
 
   /** Draw bands and bars of intervals under the lines. */
@@ -161,20 +146,21 @@ class Panel {
 
 /** Draw a chart in an element; an image in the element is replaced. */
 export class Figure {
-  constructor(figure, chart, hidden = new Set()) {
-    this.hidden = hidden;
+  /** @param before the figure that this one replaces: hidden series and chosen axes are kept */
+  constructor(figure, chart, before = null) {
+    this.hidden = before ? before.hidden : new Set();
     this.panels = chart.panels.map((panel) => new Panel(panel, this.hidden));
     this.logX = h("input", { type: "checkbox" });
     this.logY = h("input", { type: "checkbox" });
-    this.logX.checked = chart.panels[0].logX;
-    this.touched = false;
+    this.touched = Boolean(before && before.touched);
+    this.logX.checked = this.touched ? before.logX.checked : chart.panels[0].logX;
+    this.logY.checked = this.touched ? before.logY.checked : chart.panels[0].logY;
     for (const box of [this.logX, this.logY]) {
       box.addEventListener("change", () => {
         this.touched = true;
         this.draw();
       });
     }
-    this.logY.checked = chart.panels[0].logY;
     const controls = h("div", { class: "controls" }, h("label", {}, this.logX, " log x"), h("label", {}, this.logY, " log y"));
     this.list = h("ul", { class: "legend", "aria-label": "Series: press to hide or show" });
     this.legend();
@@ -190,6 +176,7 @@ export class Figure {
     this.watch = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && this.first(), { rootMargin: "600px" });
     this.watch.observe(place);
     window.addEventListener("beforeprint", () => this.first());
+    new ResizeObserver(() => this.panels.forEach((panel) => panel.fit())).observe(place);
   }
 
   first() {

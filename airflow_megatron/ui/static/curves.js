@@ -1,5 +1,6 @@
 // Curves of the chosen points: hover, toggle, smoothing, log axes, several x axes; branches are joined to their trunks.
 
+import { TICK_WIDTH, labels, logTicks, padded } from "./axes.js";
 import { ask, byId, h, number } from "./dom.js";
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7f3fbf", "#8c564b", "#5f9e2f", "#e0437b"];
@@ -46,6 +47,7 @@ export class Curves {
   constructor(sweep) {
     this.sweep = sweep;
     this.hidden = new Set();
+    this.zoom = null; // part of the x axis that a reader has selected
     this.colours = new Map(); // a point keeps its colour when the table is sorted
     this.content = [];
     this.requested = "";
@@ -86,6 +88,7 @@ export class Curves {
     if (key !== this.requested || (tag === this.tag && key === this.drawn)) return;
     [this.tag, this.drawn] = [tag, key];
     this.content = data.curves.filter((curve) => curve.y.length);
+    if (byId("curves-note")) byId("curves-note").textContent = data.curves.length >= data.most ? `At most ${data.most} curves are shown: check fewer points.` : "";
     this.any = this.any || this.content.length > 0;
     byId("curves-part").hidden = !this.any;
     this.draw();
@@ -140,33 +143,39 @@ export class Curves {
     }
     this.legend(series);
     if (this.chart) this.chart.destroy();
-    this.chart = null;
-    if (!tables.length) {
-      byId("chart").replaceChildren(h("p", { class: "quiet" }, "These points have no recorded values yet."));
+    this.chart = this.focused = null;
+    byId("hover").textContent = "\u00a0";
+    if (!tables.some(([xs]) => xs.length)) {
+      const reason = tables.length ? "There are no values that can be drawn on these axes." : "These points have no recorded values yet.";
+      byId("chart").replaceChildren(h("p", { class: "quiet" }, reason));
+      byId("chart").setAttribute("aria-label", reason);
       return;
     }
     byId("chart").replaceChildren();
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
-    const short = (_, values) => values.map((value) => (value === null ? "" : number(value, 3)));
+    const splits = (log) => (log ? { splits: (chart, at, low, high) => logTicks(low, high) } : {});
+    const range = (chart, low, high) => padded(low, high, [], true);
+    if (this.zoom && this.zoom.along !== along) this.zoom = null;
     this.chart = new uPlot(
       {
         width: this.width(),
         height: this.height(),
-        cursor: { focus: { prox: 24 } },
+        cursor: { focus: { prox: -1 } }, // hover() chooses the curve
         focus: { alpha: 0.25 },
         legend: { show: false },
-        scales: { x: { time: false, distr: logX ? 3 : 1 }, y: { distr: logY ? 3 : 1 } },
+        scales: { x: { time: false, distr: logX ? 3 : 1, ...(logX ? { range } : {}) }, y: { distr: logY ? 3 : 1, ...(logY ? { range } : {}) } },
         axes: [
-          { ...axis, label: X_NAMES[along], values: short },
-          { ...axis, label: Y_NAMES[byId("metric").value], values: short, size: 70 },
+          { ...axis, label: X_NAMES[along], space: TICK_WIDTH, values: (_, values) => labels(values, logX), ...splits(logX) },
+          { ...axis, label: Y_NAMES[byId("metric").value], size: 70, values: (_, values) => labels(values, logY), ...splits(logY) },
         ],
         series,
-        hooks: { setCursor: [(chart) => this.hover(chart)], draw: [(chart) => this.marks(chart, marks)] },
+        hooks: { setCursor: [(chart) => this.hover(chart)], setSelect: [(chart) => this.selected(chart, along)], draw: [(chart) => this.marks(chart, marks)] },
       },
       uPlot.join(tables),
       byId("chart"),
     );
-    byId("hover").textContent = "";
+    this.chart.over.addEventListener("dblclick", () => (this.zoom = null));
+    if (this.zoom) this.chart.setScale("x", this.zoom);
     const last = this.content.map((curve) => `${curve.point} ${curve.stage}: ${number(curve.y.at(-1), 5)} at iteration ${curve.x.at(-1)}`);
     byId("chart").setAttribute("aria-label", `${Y_NAMES[byId("metric").value]} over ${X_NAMES[along]}. Last values: ${last.join("; ")}`);
   }
@@ -175,6 +184,9 @@ export class Curves {
   marks(chart, marks) {
     const { ctx } = chart;
     ctx.save();
+    ctx.beginPath();
+    ctx.rect(chart.bbox.left, chart.bbox.top, chart.bbox.width, chart.bbox.height);
+    ctx.clip();
     for (const mark of marks) {
       if (!chart.series[mark.series].show) continue;
       const [x, y] = [chart.valToPos(mark.x, "x", true), chart.valToPos(mark.y, "y", true)];
@@ -189,19 +201,30 @@ export class Curves {
     ctx.restore();
   }
 
+  /** Remember the part of the x axis to which a reader has zoomed: new values must not reset it. */
+  selected(chart, along) {
+    const { left, width } = chart.select;
+    if (width > 0) this.zoom = { along, min: chart.posToVal(left, "x"), max: chart.posToVal(left + width, "x") };
+  }
+
+  /** Name and highlight the curve that is nearest to the cursor. */
   hover(chart) {
-    const index = chart.cursor.idx;
-    if (index === null || index === undefined) return;
+    const { left, top } = chart.cursor;
     let nearest = null;
-    for (let at = 1; at < chart.series.length; at++) {
-      const value = chart.data[at][index];
-      if (!chart.series[at].show || value === null || value === undefined) continue;
-      const away = Math.abs(chart.valToPos(value, "y") - chart.cursor.top);
-      if (!nearest || away < nearest.away) nearest = { away, at, value };
+    for (let at = 1; left >= 0 && at < chart.series.length; at++) {
+      if (!chart.series[at].show) continue;
+      chart.data[at].forEach((value, index) => {
+        if (value === null || value === undefined) return;
+        const away = Math.hypot(chart.valToPos(chart.data[0][index], "x") - left, chart.valToPos(value, "y") - top);
+        if (!nearest || away < nearest.away) nearest = { away, at, index, value };
+      });
     }
-    byId("hover").textContent = nearest
-      ? `${chart.series[nearest.at].label}: ${number(nearest.value, 5)} at ${number(chart.data[0][index])} ${chart.series[0].label}`
-      : "";
+    const near = nearest && nearest.away < 40 ? nearest : null;
+    if (this.focused !== (near && near.at)) {
+      this.focused = near && near.at;
+      chart.setSeries(this.focused, { focus: true });
+    }
+    byId("hover").textContent = near ? `${chart.series[near.at].label}: ${number(near.value, 5)} at ${number(chart.data[0][near.index])} ${chart.series[0].label}` : "\u00a0";
   }
 
   legend(series) {

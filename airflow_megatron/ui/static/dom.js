@@ -66,6 +66,7 @@ export function repeat(look, seconds) {
         report(`Not up to date: ${error.message}`);
       }
     }
+    clearTimeout(timer); // another turn may have ended meanwhile
     timer = setTimeout(turn, pause * 1000);
   }
   document.addEventListener("visibilitychange", () => !document.hidden && turn());

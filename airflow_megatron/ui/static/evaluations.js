@@ -28,9 +28,9 @@ export class Evaluations {
     select.value = data.name;
     byId("evaluations-note").textContent = data.left_out ? `${data.left_out} more trainings are not shown.` : "";
     if (typeof uPlot === "undefined") return;
-    const hidden = this.figure && this.name === data.name ? this.figure.hidden : undefined;
+    const before = this.name === data.name ? this.figure : null;
     this.name = data.name;
     byId("evaluations").replaceChildren();
-    this.figure = new Figure(byId("evaluations"), data.chart, hidden);
+    this.figure = new Figure(byId("evaluations"), data.chart, before);
   }
 }

@@ -46,6 +46,7 @@ export class Failures {
     if (tag === this.tag) return;
     this.tag = tag;
     byId("failures-part").hidden = !found.rows.length;
+    if (found.left_out) byId("failures-note").textContent = `The newest ${number(found.rows.length)} of ${number(found.rows.length + found.left_out)} failed attempts are counted.`;
     const kinds = counted(found.rows, (row) => [row.signature || row.outcome || "unknown"]);
     const places = counted(found.rows, nodes);
     byId("failures").replaceChildren(table("Kind", kinds), ...(places.length ? [table("Node", places)] : []));

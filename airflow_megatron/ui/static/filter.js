@@ -1,6 +1,7 @@
 // The filter of the table: comparisons of columns, combined with and, or, not. It is parsed, and never run as a script.
 
 const TOKEN = /\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(<=|>=|==|!=|!~|=|<|>|~|[()+\-*/,])|([\p{L}_][\p{L}\p{N}_.]*))/uy;
+const KEYS = new Set(["and", "or", "not", "in", "true", "false", "none"]);
 const DEPTH = 60;
 
 export class FilterError extends Error {}
@@ -16,7 +17,7 @@ function tokens(text) {
     if (digits !== undefined) found.push({ kind: "value", value: Number(digits) });
     else if (quoted !== undefined) found.push({ kind: "value", value: quoted.slice(1, -1).replace(/\\(.)/g, "$1") });
     else if (sign !== undefined) found.push({ kind: "sign", value: sign });
-    else if (["and", "or", "not", "in", "true", "false", "none"].includes(word)) found.push({ kind: "key", value: word });
+    else if (KEYS.has(word)) found.push({ kind: "key", value: word });
     else found.push({ kind: "word", value: word });
   }
   return found;
@@ -54,11 +55,14 @@ const COMPARE = {
  * @param value function from row and column name to the value of a cell
  */
 export function parseFilter(text, columns, value) {
+  const word = text.trim();
+  const named = (part) => (row) => String(value(row, "point")).toLowerCase().includes(part.toLowerCase());
+  // names contain signs of arithmetic: h64-lr1e-3
+  if (!/[\s=<>!~()"']/.test(word) && !KEYS.has(word) && !columns.has(word)) return named(word);
   const list = tokens(text);
   if (!list.length) return () => true;
   if (list.length === 1 && list[0].kind !== "key" && !columns.has(String(list[0].value))) {
-    const part = text.trim().replace(/^(["'])(.*)\1$/s, "$2").toLowerCase();
-    return (row) => String(value(row, "point")).toLowerCase().includes(part);
+    return named(word.replace(/^(["'])(.*)\1$/s, "$2"));
   }
   let at = 0;
   let depth = 0;

@@ -11,6 +11,11 @@ function shade(loss, lowest, highest) {
   return `color-mix(in srgb, var(--run) ${Math.round(40 - 36 * share)}%, transparent)`;
 }
 
+/** Return whether a point has failed before the end of its training; its loss is not a result of the pair. */
+function hasFailed(row) {
+  return stateOf(row) === "failed" && !(row.total && row.iteration >= row.total);
+}
+
 export class RateBatchMap {
   update(data) {
     const names = [...new Set(data.rows.flatMap((row) => Object.keys(row.params)))];
@@ -34,15 +39,17 @@ export class RateBatchMap {
 
   map(title, rows, rate, batch, loss) {
     const values = (name) => [...new Set(rows.map((row) => row.params[name]))].sort((a, b) => a - b);
-    const known = rows.map(loss).filter((one) => one !== undefined);
+    const known = rows.filter((row) => !hasFailed(row)).map(loss).filter((one) => one !== undefined);
     const [lowest, highest] = [Math.min(...known), Math.max(...known)];
+    // a failed point is only shown where no other one has a loss
+    const rank = (row) => (loss(row) === undefined ? Infinity : hasFailed(row) ? Number.MAX_VALUE : loss(row));
     const cell = (one, other) => {
       const here = rows.filter((row) => row.params[rate] === one && row.params[batch] === other);
-      const row = here.reduce((low, next) => (low && (loss(low) ?? Infinity) <= (loss(next) ?? Infinity) ? low : next), null);
+      const row = here.reduce((low, next) => (low && rank(low) <= rank(next) ? low : next), null);
       if (!row) return h("td", { class: "quiet" }, "–");
       const value = loss(row);
-      const failed = stateOf(row) === "failed";
-      const best = value !== undefined && value === lowest;
+      const failed = hasFailed(row);
+      const best = !failed && value !== undefined && value === lowest;
       const shown = h("td", { class: failed ? "failed" : best ? "best" : null, title: row.point }, value === undefined ? stateOf(row) : number(value, 4), failed && value !== undefined ? " failed" : "", best ? h("span", { class: "hidden-text" }, " the lowest") : "");
       if (value !== undefined && !failed) shown.style.background = shade(value, lowest, highest);
       return shown;

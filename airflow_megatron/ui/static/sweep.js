@@ -51,16 +51,17 @@ function pointActions(row) {
   return [];
 }
 
-byId("cancel").addEventListener("click", () =>
+byId("cancel").addEventListener("click", () => {
+  const { run } = data; // a newer run may start while the dialog is open
   confirmed({
-    title: `Cancel the run ${data.run}?`,
+    title: `Cancel the run ${run}?`,
     text: "Airflow marks the sweep’s run failed: its waiting and running points are stopped, and their Slurm jobs are cancelled.",
     label: "Cancel the sweep",
     danger: true,
-    act: () => cancelRun(sweep, data.run),
+    act: () => cancelRun(sweep, run),
     done: again,
-  }),
-);
+  });
+});
 
 byId("run").addEventListener("change", (event) => {
   chosenRun = event.target.value;
@@ -110,7 +111,9 @@ function empty() {
 }
 
 const again = repeat(async () => {
-  const answer = await ask(path, { run: chosenRun });
+  const wanted = chosenRun;
+  const answer = await ask(path, { run: wanted });
+  if (wanted !== chosenRun) return; // the next request asks for the other run
   if (answer.tag !== shown) {
     shown = answer.tag;
     const first = data === null;

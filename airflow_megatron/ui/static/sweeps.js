@@ -22,7 +22,7 @@ function progress(points) {
 }
 
 function row(sweep) {
-  const ended = sweep.ended || (sweep.state === "running" ? Date.now() / 1000 : null);
+  const goesOn = sweep.started && !sweep.ended && sweep.state === "running";
   return h(
     "tr",
     {},
@@ -33,7 +33,7 @@ function row(sweep) {
     h("td", { class: "number" }, number(sweep.gpu_hours)),
     h("td", { class: "number" }, duration(sweep.eta_s)),
     h("td", {}, moment(sweep.started)),
-    h("td", { class: "number" }, sweep.started && ended ? duration(ended - sweep.started) : "–"),
+    h("td", { class: "number", "data-began": goesOn ? sweep.started : null }, sweep.started && sweep.ended ? duration(sweep.ended - sweep.started) : "–"),
     h("td", {}, moment(sweep.report)),
     h(
       "td",
@@ -82,9 +82,14 @@ function table(groups) {
   );
 }
 
+/** Show how long the running sweeps have taken until now. */
+function count() {
+  for (const cell of document.querySelectorAll("[data-began]")) cell.textContent = duration(Math.max(Date.now() / 1000 - Number(cell.dataset.began), 0));
+}
+
 async function look() {
   const { tag, data } = await ask("sweeps");
-  if (tag === shown) return;
+  if (tag === shown) return count();
   shown = tag;
   const groups = GROUPS.map(([state, title]) => [title, data.rows.filter((sweep) => sweep.state === state), state]).filter(([, rows]) => rows.length);
   if (!groups.length) return;
@@ -95,6 +100,7 @@ async function look() {
     ...idle.map(([title, rows]) => h("details", { open: !others.length }, h("summary", {}, `${title} (${rows.length})`), table([[title, rows]]))),
     h("p", { class: "note" }, "Losses are in nats per token, from the newest report of each sweep."),
   );
+  count();
 }
 
 repeat(look, 10);

@@ -155,7 +155,7 @@ export class PointTable {
       old.replaceChildren(...body);
       if (focus && old.contains(focus)) focus.focus();
     }
-    byId("count").textContent = shown.length === this.rows.length ? `${shown.length} points` : `${shown.length} of ${this.rows.length} points`;
+    byId("count").textContent = shown.length === this.rows.length ? `${shown.length} ${shown.length === 1 ? "point" : "points"}` : `${shown.length} of ${this.rows.length} points`;
     this.shown = shown;
     this.changed();
   }

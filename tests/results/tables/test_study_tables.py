@@ -106,6 +106,26 @@ def test_divergence_and_spikes(tree: RunTree) -> None:
     assert (row.outcome, row.diverged_at, row.nan_iterations, row.grad_norm) == ("diverged", 200, 21, 0.908)
 
 
+def test_a_training_that_megatron_stops_at_a_nan_loss_has_diverged(tree: RunTree) -> None:
+    """``check_for_nan_in_loss_and_grad``, which is on by default, raises an error before the iteration is logged."""
+    point = tree.add_point(SIZE, 120_000, 1e-2)
+    tree.add_point(SIZE, 120_000, 1e-3)
+    run_dir = tree.root / "toy" / point
+    log = run_dir / "logs" / "pretrain-1.out"
+    head = log.read_text().partition(" [2026-11-21 09:00:26")[0]
+    log.write_text(head + "[rank0]: RuntimeError: found NaN in local forward loss calculation\n")
+    verdict = {"outcome": "failed", "reason": "a loss was not a number", "signature": "nan_in_training"}
+    for place in (".jobs/pretrain", ".jobs/pretrain/1"):
+        tree.write(run_dir / place / "verdict.json", json.dumps(verdict))
+    snapshot, jobs = read(tree)
+    table = result_table(snapshot, jobs)
+    assert [(row.state, row.diverged) for row in table.rows] == [("failed", True), ("finished", False)]
+    assert [(row.outcome, row.diverged_at) for row in health_rows(table.branches)] == [
+        ("diverged", 201),
+        ("finished", None),
+    ]
+
+
 @pytest.mark.parametrize(
     ("losses", "spikes"),
     [

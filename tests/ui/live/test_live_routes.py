@@ -356,3 +356,18 @@ def test_pages_hold_no_script_of_their_own(client: TestClient) -> None:
         assert "unsafe" not in page.headers["content-security-policy"]
         assert "<style" not in page.text
         assert " style=" not in page.text
+
+
+def test_a_run_older_than_those_in_the_list_is_shown(client: TestClient, session: Session) -> None:
+    add_run(session, "chain", "manual__old", "success", {})
+    for number in range(routes.RUNS_SHOWN):
+        add_run(session, "chain", f"manual__new{number}", "success", {})
+    newest = client.get(API + "/chain").json()
+    assert "manual__old" not in {one["run"] for one in newest["runs"]}
+    old = client.get(API + "/chain", params={"run": "manual__old"})
+    assert (old.status_code, old.json()["run"], old.json()["runs"][-1]["run"]) == (
+        200,
+        "manual__old",
+        "manual__old",
+    )
+    assert client.get(API + "/chain", params={"run": "manual__none"}).status_code == 404
