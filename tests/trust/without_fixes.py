@@ -985,6 +985,14 @@ FIXES: Final = (
         ("ui/test_run_listener.py::test_notes_fit_into_the_database",),
     ),
     Fix(
+        "H1",
+        "configurations of runs that end the DAG processor",
+        "ui/run_listener.py",
+        "if (conf := sendable(dag_run.conf)) != dag_run.conf:",
+        "if (conf := dag_run.conf) != dag_run.conf:",
+        ("ui/test_run_listener.py::test_a_configuration_can_be_sent_between_airflows_processes",),
+    ),
+    Fix(
         "L",
         "names in results that no page can show",
         "ui/live/result_folders.py",

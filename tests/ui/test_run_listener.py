@@ -11,9 +11,12 @@ from airflow import settings
 from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.comms import _ResponseFrame
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from example_specs import CHAIN
+from pydantic import TypeAdapter
 
 from airflow_megatron.dag_factory.stopped_runs import stop_points_of
 from airflow_megatron.plan.pinned import PinnedSweep
@@ -22,6 +25,7 @@ from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.spec_files import load_sweep
+from airflow_megatron.task_runtime.run_configuration import SWEEP_KEYS, refuse_unknown_keys
 from airflow_megatron.task_runtime.stored_plan import CHANGED
 from airflow_megatron.ui import run_listener
 from airflow_megatron.ui.run_listener import (
@@ -282,3 +286,42 @@ def test_a_starting_scheduler_finds_deleted_runs(tmp_path: Path, monkeypatch: py
     PinStore().set_newest("chain", "deleted with its DAG", "0" * 64)
     on_starting(SimpleNamespace(job_type="SchedulerJob"))
     assert [run.ended for run in PinStore().noted_runs("chain")] == [True]
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("key", ["limit", "unknown"])
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        *(
+            (10**30, False),
+            (-(2**63) - 1, False),
+            (2**64, False),
+            (10**4000, False),
+            ([{"a": 10**30}], False),
+        ),
+        *((nested(240), False), (nested(900), False)),
+        *((2**64 - 1, True), (-(2**63), True), (1.5, True), (True, True), ({"work": [1, "x", None]}, True)),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_a_configuration_can_be_sent_between_airflows_processes(
+    key: str, value: Any, allowed: bool, session: Session
+) -> None:
+    """Otherwise the callback of its task, which the scheduler sends to the DAG processor, ends that process."""
+    run = run_of(session, "chain", "manual__1", **{key: value})
+    on_dag_run_running(dag_run=run, msg="started")
+    session.flush()
+    session.expire(run)
+    assert (run.conf == {key: value}) is allowed
+    _ResponseFrame(id=0, body={"context": {"dag_run": {"conf": run.conf}}}).as_bytes()
+    TypeAdapter(dict[str, Any]).dump_json({"context": {"dag_run": {"conf": run.conf}}})
+    if not allowed:
+        with pytest.raises(AirflowFailException, match=f"{key!r}"):
+            refuse_unknown_keys(run.conf, SWEEP_KEYS)
