@@ -8,6 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.model.cluster_profile import is_cluster_name
+from airflow_megatron.spec.trust.plain_text import storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -71,8 +72,8 @@ def sendable(value: Any, depth: int = _DEEPEST) -> Any:
     """Return a run's configuration without values that Airflow's processes cannot send to each other.
 
     A task of a run with such a value does not start. Airflow then sends the task's callback with the configuration to
-    the DAG processor, which would end, also after each restart. Larger numbers become text, and deeper values a remark:
-    :func:`refuse_unknown_keys` then names their keys.
+    the DAG processor, which would end, also after each restart. Larger numbers become text, lone surrogates become
+    escapes, and deeper values a remark: :func:`refuse_unknown_keys` then names their keys.
 
     :param value: the configuration, or a part of it
     :param depth: permitted number of lists and objects around its values
@@ -80,11 +81,11 @@ def sendable(value: Any, depth: int = _DEEPEST) -> Any:
     if isinstance(value, int):
         return value if value in _SENDABLE else _digits(value)
     if not isinstance(value, dict | list):
-        return value
+        return storable(value) if isinstance(value, str) else value
     if depth == 0:
         return _TOO_DEEP
     if isinstance(value, dict):
-        return {key: sendable(item, depth - 1) for key, item in value.items()}
+        return {storable(key): sendable(item, depth - 1) for key, item in value.items()}
     return [sendable(item, depth - 1) for item in value]
 
 

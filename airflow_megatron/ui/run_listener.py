@@ -68,10 +68,18 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
 
 @hookimpl
 def on_starting(component: object) -> None:
-    """Find runs that ended or were deleted before the scheduler started, and import the modules of its forks."""
+    """Find runs that ended or were deleted before the scheduler started, and import the modules of its forks.
+
+    A run of a version of this package that stored no plans takes its jobs from XComs, so the store of plans must exist
+    before the first run of a new Airflow starts.
+    """
     starting = starting_component(component)
     preload(starting)
     if starting == "scheduler":
+        try:
+            PinStore().begin()
+        except OSError as error:  # `plan` will fail with it
+            log.warning("plans cannot be stored: %s", error)
         from airflow.utils.session import create_session
 
         with create_session() as session:
