@@ -1025,6 +1025,17 @@ FIXES: Final = (
         ("ui/test_pages.py::test_files_are_sent_as_downloads",),
     ),
     Fix(
+        "H7",
+        "keys in messages about connections",
+        "hooks/connection_options.py",
+        "        _check_texts(extra, conn_id)\n",
+        "",
+        (
+            f"{HOST_KEYS}::TestCredentials::test_a_key_in_place_of_a_path_is_not_repeated",
+            f"{HOST_KEYS}::TestCredentials::test_an_extra_that_is_not_a_text",
+        ),
+    ),
+    Fix(
         "L",
         "names in results that no page can show",
         "ui/live/result_folders.py",
