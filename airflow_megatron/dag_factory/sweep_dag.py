@@ -18,6 +18,7 @@ from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.spec.model.dag_names import ARRAYS, LAUNCH, PLAN, REPORT, TRACKERS, WAIT, point_dag_id
 from airflow_megatron.spec.trust.plain_text import without_images
+from airflow_megatron.task_runtime.run_configuration import MOST_POINTS
 from airflow_megatron.task_runtime.stored_plan import MACROS
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
             None,
             type=["null", "integer"],
             minimum=1,
+            maximum=MOST_POINTS,
             title="Limit",
             description="At most this many points; all when empty",
         ),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
 from airflow_megatron.slurm.remote.transport import LoginRefusedError
 from airflow_megatron.spec.documents.quantities import parse_duration
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -20,6 +22,22 @@ if TYPE_CHECKING:
 TransportName = Literal["asyncssh", "openssh"]
 DEFAULT_CONNECT_TIMEOUT_S = 15.0
 DEFAULT_LOGIN_PATIENCE_S = 7 * 86400.0
+_PATHS: Final = ("key_file", "known_hosts", "ssh_config", "control_path", "slurm_bin", "work_dir")
+_TEXTS: Final = (
+    *_PATHS,
+    "private_key",
+    "private_key_passphrase",
+    "passphrase",
+    "host_key",
+    "host_proxy_cmd",
+)
+_LONGEST_PART: Final = 255
+"""Maximum number of bytes of a file name."""
+_IN_PLACE: Final = {
+    "key_file": "write the text of a key as private_key",
+    "known_hosts": "write the text of a host's key as host_key",
+}
+"""Extra → the extra for the text itself."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +97,14 @@ class ConnectionOptions:
 
         :raises LoginRefusedError: if it is invalid
         """
-        extra: dict[str, Any] = connection.extra_dejson
+        extra: Any = connection.extra_dejson
+        _check_texts(extra, conn_id)
         if not connection.host:
             raise LoginRefusedError(f"connection {conn_id!r} names no host; give it the login node's name")
         transport: Any = extra.get("transport") or "asyncssh"
         if transport not in get_args(TransportName):
             raise LoginRefusedError(
-                f"transport {transport!r} of connection {conn_id!r} is unknown; write one of "
+                f"transport {shown_value(transport)} of connection {conn_id!r} is unknown; write one of "
                 f"{', '.join(get_args(TransportName))}"
             )
         if extra.get("control_path") and transport != "openssh":
@@ -96,9 +115,9 @@ class ConnectionOptions:
         try:
             connect_timeout = float(extra.get("conn_timeout") or DEFAULT_CONNECT_TIMEOUT_S)
         except (TypeError, ValueError):
-            raise LoginRefusedError(
-                f"conn_timeout {extra['conn_timeout']!r} of connection {conn_id!r} is not a number of seconds"
-            ) from None
+            connect_timeout = math.nan
+        if not 0 < connect_timeout < math.inf:
+            raise LoginRefusedError(f"conn_timeout of connection {conn_id!r} is not a number of seconds")
         return cls(
             conn_id=conn_id,
             host=connection.host,
@@ -132,6 +151,27 @@ class ConnectionOptions:
         """``user@host:port``, without parts that the connection does not set."""
         user = f"{self.user}@" if self.user else ""
         return f"{user}{self.host}" + (f":{self.port}" if self.port else "")
+
+
+def _check_texts(extra: Any, conn_id: str) -> None:
+    """Refuse extras that are not texts, and texts that are not paths; messages do not repeat them, because a key may be
+    in the wrong place.
+
+    :raises LoginRefusedError: with the name of the extra
+    """
+    if not isinstance(extra, dict):
+        raise LoginRefusedError(f"the extra of connection {conn_id!r} is not a JSON object")
+    for name in _TEXTS:
+        if extra.get(name) and not isinstance(extra[name], str):
+            raise LoginRefusedError(
+                f"{name} of connection {conn_id!r} is not a text; put its value into quotes"
+            )
+    for name in _PATHS:
+        text = extra.get(name) or ""
+        parts = (len(os.fsencode(part)) for part in text.split("/"))
+        if not text.isprintable() or "-----BEGIN" in text or max(parts) > _LONGEST_PART:
+            hint = f"; {_IN_PLACE[name]}" if name in _IN_PLACE else ""
+            raise LoginRefusedError(f"{name} of connection {conn_id!r} is not a path{hint}")
 
 
 def _path(text: Any) -> Path | None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import random
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pendulum
@@ -46,6 +47,7 @@ from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.layout.run_layout import RunLayout
 from airflow_megatron.spec.model.checkpoint_sources import escaped
 from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.spec.trust.json_records import whole
 from airflow_megatron.supervision.attempt_preparation import (
     RunNotFitError,
     StillWriting,
@@ -88,7 +90,7 @@ from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from airflow.sdk import Context
 
@@ -157,9 +159,7 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
         if self.job is None or self.handle is None:
             raise without_job()
         job = Job.from_json(self.job)  # type: ignore[arg-type]
-        handle = JobHandle.from_json(self.handle)  # type: ignore[arg-type]
-        if not handle.is_of(job):  # whoever may write XComs cannot have another sweep's job cancelled
-            raise AirflowFailException(f"the result of `submit` is not a job of {job.name}; clear `submit`")
+        handle = self._own_handle(job)
         if handle.finished:
             return {"job": job.name, "attempt": handle.attempt, "outcome": "finished", "passed_over": True}
         cleared = not again and just_cleared(context)
@@ -207,6 +207,18 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
         if latest.number > handle.attempt:
             return self._submit_next(job, latest.number)  # an earlier try started the submission
         return self._wait(job, handle)
+
+    def _own_handle(self, job: Job) -> JobHandle:
+        """Return the result of `submit`; whoever may write XComs cannot have another sweep's job watched or cancelled.
+
+        :raises AirflowFailException: if it is not an attempt of the job
+        """
+        value, handle = self.handle, None
+        if isinstance(value, Mapping) and whole(value.get("attempt"), -1) >= 0:
+            handle = JobHandle.from_json(value)
+        if handle is None or not handle.is_of(job):
+            raise AirflowFailException(f"the result of `submit` is not a job of {job.name}; clear `submit`")
+        return handle
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Act on a verdict, or on occurrences of a running job."""

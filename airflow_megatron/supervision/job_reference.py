@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.slurm.remote.quoting import QuotingError, checked_job_id, checked_job_name
 from airflow_megatron.spec.trust.json_records import whole, word
 
 if TYPE_CHECKING:
@@ -66,7 +67,20 @@ class JobHandle:
 
     def is_of(self, job: Job) -> bool:
         """Return whether it can be an attempt of a job. An array has another name, which begins with the sweep's."""
-        return self.job == job.name and (self.job_name is None or self.job_name.startswith(f"{job.sweep}."))
+        name = self.job_name or f"{job.sweep}."
+        return self.job == job.name and name.startswith(f"{job.sweep}.") and self._can_be_asked_for
+
+    @property
+    def _can_be_asked_for(self) -> bool:
+        """Whether Slurm can be asked for the job, unless there is nothing to wait for."""
+        try:
+            if self.job_name is not None:
+                checked_job_name(self.job_name)
+            if self.job_id is not None:
+                checked_job_id(self.job_id)
+        except QuotingError:
+            return False
+        return self.job_id is not None or self.finished or self.cancelled
 
     @property
     def run_began(self) -> int:

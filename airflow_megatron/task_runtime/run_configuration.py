@@ -8,6 +8,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.model.cluster_profile import is_cluster_name
+from airflow_megatron.spec.trust.plain_text import storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,14 @@ _KEYS_BEFORE_PINS: Final = {"point", "digest", "cluster", "fresh_start", "jobs",
 
 _MAX_TEXT: Final = 20_000
 """Maximum number of characters of a text."""
+MOST_POINTS: Final = 10**6
+"""Maximum of ``limit``."""
+_DEEPEST: Final = 40
+"""Maximum number of lists and objects around a value; Airflow's processes exchange at most some 250."""
+_SENDABLE: Final = range(-(2**63), 2**64)
+"""Numbers in messages between Airflow's processes."""
+_MAX_DIGITS: Final = 1000
+_TOO_DEEP: Final = "(nested too deeply)"
 
 
 def _is_text(value: Any) -> bool:
@@ -38,7 +47,7 @@ def _is_cluster(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**6
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_POINTS
 
 
 def _are_attempts(value: Any) -> bool:
@@ -57,6 +66,31 @@ _VALUES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "run": (_is_text, "the id of a run"),
     "submitted": (_are_attempts, "numbers of attempts by their stages"),
 }
+
+
+def sendable(value: Any, depth: int = _DEEPEST) -> Any:
+    """Return a run's configuration without values that Airflow's processes cannot send to each other.
+
+    A task of a run with such a value does not start. Airflow then sends the task's callback with the configuration to
+    the DAG processor, which would end, also after each restart. Larger numbers become text, lone surrogates become
+    escapes, and deeper values a remark: :func:`refuse_unknown_keys` then names their keys.
+
+    :param value: the configuration, or a part of it
+    :param depth: permitted number of lists and objects around its values
+    """
+    if isinstance(value, int):
+        return value if value in _SENDABLE else _digits(value)
+    if not isinstance(value, dict | list):
+        return storable(value) if isinstance(value, str) else value
+    if depth == 0:
+        return _TOO_DEEP
+    if isinstance(value, dict):
+        return {storable(key): sendable(item, depth - 1) for key, item in value.items()}
+    return [sendable(item, depth - 1) for item in value]
+
+
+def _digits(value: int) -> str:
+    return str(value) if abs(value) < 10**_MAX_DIGITS else f"(a number of more than {_MAX_DIGITS} digits)"
 
 
 def is_from_before_pins(conf: Mapping[str, Any], run: Any) -> bool:

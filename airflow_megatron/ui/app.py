@@ -129,7 +129,8 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
         path = folders.downloads(dag_id).get(name)
         if path is None:
             raise HTTPException(404, "this sweep has no such file")
-        return FileResponse(path, filename=name, headers={"X-Content-Type-Options": "nosniff"})
+        headers = {kind: PAGE_HEADERS[kind] for kind in ("X-Content-Type-Options", "Cache-Control")}
+        return FileResponse(path, filename=name, headers=headers)
 
     return app
 

@@ -13,6 +13,7 @@ from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.spec.model.dag_names import PLAN, REPORT, RESOLVE, WAIT, is_point_name, sweep_of
 from airflow_megatron.spec.trust.plain_text import shown, without_images
+from airflow_megatron.task_runtime.run_configuration import sendable
 from airflow_megatron.task_runtime.stored_plan import CHANGED, changed_message, pinned_by
 from airflow_megatron.ui.preloading import preload, starting_component
 
@@ -67,10 +68,18 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
 
 @hookimpl
 def on_starting(component: object) -> None:
-    """Find runs that ended or were deleted before the scheduler started, and import the modules of its forks."""
+    """Find runs that ended or were deleted before the scheduler started, and import the modules of its forks.
+
+    A run of a version of this package that stored no plans takes its jobs from XComs, so the store of plans must exist
+    before the first run of a new Airflow starts.
+    """
     starting = starting_component(component)
     preload(starting)
     if starting == "scheduler":
+        try:
+            PinStore().begin()
+        except OSError as error:  # `plan` will fail with it
+            log.warning("plans cannot be stored: %s", error)
         from airflow.utils.session import create_session
 
         with create_session() as session:
@@ -79,12 +88,14 @@ def on_starting(component: object) -> None:
 
 @hookimpl
 def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
-    """Create the assets that the run's tasks will announce. Add a note to a cleared run: what has changed since it was
-    planned, and what to clear instead.
+    """Replace values of the configuration that would end Airflow's processes, and create the assets that the tasks will
+    announce. Add a note to a cleared run: what has changed since it was planned, and what to clear instead.
     """
     session = object_session(dag_run)
     if session is None or not _tags(dag_run) & {"sweep", "point"}:
         return
+    if (conf := sendable(dag_run.conf)) != dag_run.conf:
+        dag_run.conf = conf
     _create_assets(dag_run, session)
     if not dag_run.clear_number:
         return

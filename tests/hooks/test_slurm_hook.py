@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from airflow_megatron.slurm.remote import transport as transport_limits
 from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 
 @pytest.fixture
@@ -243,6 +244,39 @@ class TestCredentials:
         text = USER_KEY.export_private_key(passphrase="right", rounds=4).decode()
         with pytest.raises(LoginRefusedError, match="private_key of connection 'alps' cannot be read"):
             await answer(hook(node, **{"private_key": text, **extra}))
+
+    @pytest.mark.parametrize(
+        ("name", "hint"),
+        [("key_file", "private_key"), ("known_hosts", "host_key"), ("ssh_config", ""), ("work_dir", "")],
+    )
+    @pytest.mark.parametrize(
+        "change", [str, lambda text: text.replace("\n", "\\n"), lambda text: text[40:90] * 9]
+    )
+    async def test_a_key_in_place_of_a_path_is_not_repeated(
+        self, node: LoginNode, name: str, hint: str, change: Callable[[str], str]
+    ) -> None:
+        text = change(USER_KEY.export_private_key().decode())
+        with pytest.raises(
+            LoginRefusedError, match=f"{name} of connection 'alps' is not a path.*{hint}"
+        ) as caught:
+            await answer(hook(node, **{name: text}))
+        assert text[45:60] not in "".join(traceback.format_exception(caught.value))
+
+    @pytest.mark.parametrize(
+        "name", ["private_key", "private_key_passphrase", "known_hosts", "host_proxy_cmd"]
+    )
+    @pytest.mark.parametrize("value", [12345678, True, ["12345678"], {"12345678": 1}], ids=str)
+    async def test_an_extra_that_is_not_a_text(self, node: LoginNode, name: str, value: object) -> None:
+        with pytest.raises(LoginRefusedError, match=f"{name} of connection 'alps' is not a text") as caught:
+            await answer(hook(node, **{name: value}))
+        assert "12345678" not in str(caught.value)
+
+    @pytest.mark.parametrize("value", ["soon", -1, float("nan"), float("inf"), [1]], ids=str)
+    async def test_a_timeout_that_is_no_time(self, node: LoginNode, key_file: Path, value: object) -> None:
+        with pytest.raises(
+            LoginRefusedError, match="conn_timeout of connection 'alps' is not a number of seconds"
+        ):
+            await answer(hook(node, key_file, conn_timeout=value))
 
     async def test_a_key_file_that_cannot_be_read(self, node: LoginNode, tmp_path: Path) -> None:
         (tmp_path / "key").write_text("no key")

@@ -162,11 +162,27 @@ class TestPlans:
         {"job": "victim.p1.pretrain"},
         {"job_name": "victim.p1.pretrain.a1.0123"},
         {"job_name": "chainsaw.array.0123"},
+        {"job_name": "chain.array|7"},
+        {
+            "job_id": "9" * 140_000
+        },  # sacct's arguments would be too long, and no job of the cluster would get a verdict
+        {"job_id": "7;id"},
+        {"job_id": None},
+        {"attempt": -1},
+        {"attempt": "x"},
     ],
+    ids=lambda forged: str(forged)[:40],
 )
 def test_a_task_watches_no_job_of_another_sweep(forged: dict[str, Any], plan: PinnedSweep) -> None:
     job = job_of(plan)
     handle = {"job": job["name"], "attempt": 1, "job_id": "7", **forged}
     task = SlurmWatchOperator(task_id="t", job=job, handle=handle)
+    with pytest.raises(AirflowFailException, match="not a job of"):
+        task.execute(context_of("chain.point"))
+
+
+@pytest.mark.parametrize("handle", [[], "x", 7, {}, True])
+def test_a_task_needs_the_reference_to_a_job(handle: Any, plan: PinnedSweep) -> None:
+    task = SlurmWatchOperator(task_id="t", job=job_of(plan), handle=handle)
     with pytest.raises(AirflowFailException, match="not a job of"):
         task.execute(context_of("chain.point"))

@@ -170,6 +170,10 @@ def test_a_sweep_without_a_report_shows_a_message(reader: TestClient) -> None:
 def test_files_are_sent_as_downloads(reader: TestClient) -> None:
     answer = reader.get("/megatron/sweeps/demo/files/results.json")
     assert answer.headers["content-disposition"].startswith("attachment;")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert (
+        answer.headers["cache-control"] == "no-store"
+    )  # a proxy, or the browser after a logout, keeps no copy
     assert answer.json()[0]["branch"] == "pretrain"
 
 

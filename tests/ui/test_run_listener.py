@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,12 @@ from airflow import settings
 from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.comms import _ResponseFrame
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from example_specs import CHAIN
+from pydantic import TypeAdapter
 
 from airflow_megatron.dag_factory.stopped_runs import stop_points_of
 from airflow_megatron.plan.pinned import PinnedSweep
@@ -22,7 +26,8 @@ from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.spec_files import load_sweep
-from airflow_megatron.task_runtime.stored_plan import CHANGED
+from airflow_megatron.task_runtime.run_configuration import SWEEP_KEYS, refuse_unknown_keys
+from airflow_megatron.task_runtime.stored_plan import CHANGED, own_job, stored_plan
 from airflow_megatron.ui import run_listener
 from airflow_megatron.ui.run_listener import (
     changes_note,
@@ -282,3 +287,68 @@ def test_a_starting_scheduler_finds_deleted_runs(tmp_path: Path, monkeypatch: py
     PinStore().set_newest("chain", "deleted with its DAG", "0" * 64)
     on_starting(SimpleNamespace(job_type="SchedulerJob"))
     assert [run.ended for run in PinStore().noted_runs("chain")] == [True]
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("key", ["limit", "unknown"])
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        *(
+            (10**30, False),
+            (-(2**63) - 1, False),
+            (2**64, False),
+            (10**4000, False),
+            ([{"a": 10**30}], False),
+        ),
+        *((nested(240), False), (nested(900), False), ([{"\ud800": "\udc00"}], False)),
+        *((2**64 - 1, True), (-(2**63), True), (1.5, True), (True, True), ({"work": [1, "x", None]}, True)),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_a_configuration_can_be_sent_between_airflows_processes(
+    key: str, value: Any, allowed: bool, session: Session
+) -> None:
+    """Otherwise the callback of its task, which the scheduler sends to the DAG processor, ends that process."""
+    run = run_of(session, "chain", "manual__1", **{key: value})
+    on_dag_run_running(dag_run=run, msg="started")
+    session.flush()
+    session.expire(run)
+    assert (run.conf == {key: value}) is allowed
+    _ResponseFrame(id=0, body={"context": {"dag_run": {"conf": run.conf}}}).as_bytes()
+    TypeAdapter(dict[str, Any]).dump_json({"context": {"dag_run": {"conf": run.conf}}})
+    if not allowed:
+        with pytest.raises(AirflowFailException, match=f"{key!r}"):
+            refuse_unknown_keys(run.conf, SWEEP_KEYS)
+
+
+def test_the_first_run_of_a_new_airflow_takes_no_job_from_an_xcom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user could mark `resolve` successful and write the XCom before anything was planned."""
+    monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
+    forged = {"name": "chain.a.pretrain", "stage": "pretrain", "script": "#!/bin/bash\nid\n", "pin": ""}
+    on_starting(SimpleNamespace(job_type="SchedulerJob"))
+    began = PinStore().began()
+    assert began is not None
+    run = SimpleNamespace(conf={"point": "a"}, run_type="manual", start_date=datetime.now(UTC))
+    instance = SimpleNamespace(dag_id="chain.point", run_id="a", xcom_pull=lambda task_ids, key: forged)
+    context: Any = {"ti": instance, "dag_run": run, "params": {}}
+    with pytest.raises(AirflowFailException, match="has no plan"):
+        own_job(context, "resolve", "pretrain")
+    with pytest.raises(AirflowFailException, match="not a plan of this run"):
+        stored_plan({"text": CHAIN, "file": "x.yaml", "cluster": "local", "points": []}, context)
+    on_starting(SimpleNamespace(job_type="SchedulerJob"))
+    assert PinStore().began() == began
+
+
+def test_a_scheduler_starts_without_a_writable_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "file" / "pins"))
+    on_starting(SimpleNamespace(job_type="SchedulerJob"))

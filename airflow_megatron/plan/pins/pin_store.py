@@ -119,6 +119,15 @@ class PinStore:
         except OSError:
             return None
 
+    def begin(self) -> None:
+        """Create the store if it does not exist: runs that start later cannot be of a version that stored no plans.
+
+        :raises OSError: if its folder cannot be written
+        """
+        if self.began() is None:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock.touch(mode=0o600)
+
     def set_ended(self, dag_id: str, run_id: str, *, ended: bool = True) -> None:
         """Record whether a run has ended; no effect for a run without a pin."""
         known = self._noted(self._run(dag_id, run_id))

@@ -13,7 +13,10 @@ MAX_JOB_NAME_LENGTH = 200
 """Slurm's database stores 255 bytes of a job name; a search for a longer name finds nothing."""
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+:@-]*")
-_JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
+_JOB_ID = re.compile(r"[0-9]{1,20}(?:[_+][0-9]{1,20})?")
+"""Slurm's ids are numbers of 32 bits. A text that is too long for an argument would keep sacct from being asked for the
+other jobs of a poll.
+"""
 _GLOB_PART = re.compile(r"\[[!^]?\]?[A-Za-z0-9_.!-]*\]|[*?]")
 
 
@@ -52,7 +55,7 @@ def checked_job_id(job_id: str) -> str:
     :raises QuotingError: if it is not.
     """
     if not _JOB_ID.fullmatch(job_id):
-        raise QuotingError(f"{job_id!r} is not a Slurm job id")
+        raise QuotingError(f"{job_id[:80]!r} is not a Slurm job id")
     return job_id
 
 

@@ -431,6 +431,7 @@ def test_empty_poll(slurm):
     "change",
     [
         {"job_id": "7;x"},
+        {"job_id": "9" * 140_000},
         {"job_name": "a,b"},
         {"log_file": "relative"},
         {"read_files": ("/a\nb",)},
@@ -443,6 +444,7 @@ def test_empty_poll(slurm):
         {"checkpoint_from": 2**63},
         {"checkpoint_from": 10**5000},
     ],
+    ids=lambda change: f"{next(iter(change))}{len(str(change)) if 'job_id' in change else ''}",
 )
 def test_invalid_watches_are_refused(change):
     """One of them would make the script of a poll, which is about all jobs, impossible."""
