@@ -101,7 +101,8 @@ def _complete_model(args: argparse.Namespace) -> None:
     if args.normalization == "RMSNorm" and args.transformer_impl == "local":
         # megatron-core's local RMSNorm is torch's, which has no fused form to persist.
         args.no_persist_layer_norm = True
-    args.add_position_embedding = args.position_embedding_type == "learned_absolute"
+    # upstream's check of a checkpoint's arguments requires its own value, True for each type
+    args.add_position_embedding = True
     args.use_rotary_position_embeddings = args.position_embedding_type == "rope"
 
 

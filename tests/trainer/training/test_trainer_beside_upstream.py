@@ -101,16 +101,21 @@ def upstream() -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(
-    trainer: Trainer, data: Data, upstream: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, str]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("upstream")
+
+
+@pytest.fixture(scope="module")
+def theirs(trainer: Trainer, data: Data, upstream: Path, place: Path) -> dict[str, str]:
     """Outputs of upstream, by case."""
-    place = tmp_path_factory.mktemp("upstream")
     machine = to_argv(load_cluster("local").trainer("megatron_lm").arguments, RELEASE)
     runs = {name: [*case, "--save", place / name] for name, case in CASES.items()}
-    stopped = ["--save", place / "stopped", "--load", place / "stopped"]
-    runs["stopped"] = [*SIX, *stopped, "--exit-interval", "3"]
-    runs["continued"] = [*SIX, *stopped]
+    runs["stopped"] = [*CASES["llama"], "--save", place / "stopped", "--exit-interval", "3"]
+    runs["continued"] = [*CASES["llama"], "--load", place / "stopped"]
+    half = (*CASES["llama"], "--save", place / "ours", "--exit-interval", "3")
+    outcome = trainer.run("pretrain_gpt.py", *COMMON, *data.args(), *half)
+    assert outcome.status == 0, outcome.stderr
+    runs["continued ours"] = [*CASES["llama"], "--load", place / "ours"]
     words = [
         [*COMMON, *machine, *data.args(), "--data-cache-path", place / "cache", *run] for run in runs.values()
     ]
@@ -132,9 +137,30 @@ def test_the_numbers_of_upstream(
     check(numbers(outcome.stdout), numbers(theirs[case], upstream=True))
 
 
-def test_upstream_continues_with_the_dropout_of_an_uninterrupted_training(theirs: dict[str, str]) -> None:
-    whole, first = numbers(theirs["defaults"], upstream=True), numbers(theirs["stopped"], upstream=True)
+def test_upstream_continues_as_if_nothing_had_happened(theirs: dict[str, str]) -> None:
+    """The dropout is that of an uninterrupted training, after upstream's checkpoint and after this trainer's."""
+    whole, first = (numbers(theirs[name], upstream=True) for name in ("llama", "stopped"))
     check(first, {line: whole[line] for line in first})
-    rest = numbers(theirs["continued"], upstream=True)
-    assert [*rest][:3] == ["4", "5", "6"]
-    check(rest, {line: whole[line] for line in rest})
+    for name in ("continued", "continued ours"):
+        rest = numbers(theirs[name], upstream=True)
+        assert [*rest][:3] == ["4", "5", "6"]
+        check(rest, {line: whole[line] for line in rest})
+
+
+def test_a_checkpoint_of_upstream_is_continued(
+    trainer: Trainer, data: Data, theirs: dict[str, str], place: Path
+) -> None:
+    words = (*COMMON, *data.args(), *CASES["llama"], "--load", place / "stopped")
+    outcome = trainer.run("pretrain_gpt.py", *words)
+    assert outcome.status == 0, outcome.stderr
+    check(numbers(outcome.stdout), numbers(theirs["continued"], upstream=True))
+
+
+def test_other_positions_than_those_of_the_checkpoint(
+    trainer: Trainer, data: Data, theirs: dict[str, str], place: Path
+) -> None:
+    assert theirs
+    words = (*COMMON, *data.args(), *CASES["llama"], "--load", place / "stopped")
+    outcome = trainer.run("pretrain_gpt.py", *words, "--position-embedding-type", "learned_absolute")
+    assert outcome.status == 2
+    assert "(rope) is not this run's (learned_absolute); give the checkpoint's value" in outcome.stderr
