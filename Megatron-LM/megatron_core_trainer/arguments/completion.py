@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megatron_core_trainer.arguments.data_parts import check_parts
 from megatron_core_trainer.arguments.errors import ArgumentError
 from megatron_core_trainer.arguments.optimization_checks import (
     check_optimizer,
@@ -64,6 +65,7 @@ def check_machine(args: argparse.Namespace) -> None:
             raise ArgumentError(
                 f"{path}.idx does not exist: data paths are prefixes of a .bin and an .idx file"
             )
+    check_parts(args)
     if args.transformer_impl == "transformer_engine" and not importlib.util.find_spec("transformer_engine"):
         raise ArgumentError(
             "Transformer Engine is not installed; install it, or give --transformer-impl local"
