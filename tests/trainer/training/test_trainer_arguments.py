@@ -236,6 +236,22 @@ def test_whole_matrices_and_tensor_parallelism_exclude_each_other(optimizer: str
         parse(["--optimizer", optimizer, "--tensor-model-parallel-size", "2"], world_size=2)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "unused"),
+    [
+        ("lamb", ["--adam-beta2", "--sgd-momentum"]),
+        ("sgd", ["--adam-beta2"]),
+        ("adam", ["--sgd-momentum"]),
+        ("adamw", ["--sgd-momentum"]),
+    ],
+)
+def test_settings_of_other_optimizers_are_named(optimizer: str, unused: list[str]) -> None:
+    args = parse(
+        ["--optimizer", optimizer, "--adam-beta1", "0.9", "--adam-beta2", "0.95", "--sgd-momentum", "0.5"]
+    )
+    assert arguments.unused_settings(args, arguments.build_parser()) == unused
+
+
 def test_small_init() -> None:
     args = parse(["--small-init", "--embedding-init-method-std", "0.632"])
     assert args.init_method_std == pytest.approx((2 / (5 * 32)) ** 0.5, rel=1e-15)
