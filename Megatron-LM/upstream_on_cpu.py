@@ -92,6 +92,23 @@ def _skip_warm_up() -> None:
     vars(import_module("megatron.training.initialize"))["_warmup_jit_function"] = lambda **_: None
 
 
+def _seed_loaders_apart() -> None:
+    """Give each loader of data a random generator of its own.
+
+    A loader draws a number when its iteration starts. On a GPU dropout has another generator than the loaders; on a CPU
+    it would be the same one, and dropout would depend on the number of loaders and on whether a training was resumed.
+    """
+    loader = import_module("torch.utils.data").DataLoader
+    original = loader.__init__
+
+    def create(self: Any, *args: Any, **settings: Any) -> None:
+        original(self, *args, **settings)
+        if self.generator is None:
+            self.generator = import_module("torch").Generator().manual_seed(0)
+
+    loader.__init__ = create
+
+
 def _name_what_transformer_engine_would() -> None:
     """Define names of Transformer Engine that upstream refers to even if it does not use them.
 
@@ -170,6 +187,7 @@ def main(words: list[str]) -> None:
         _provide_index_builder()
         _skip_cuda_kernels(script.parent)
         _skip_warm_up()
+        _seed_loaders_apart()
         _name_what_transformer_engine_would()
         _exchange_tokens_of_experts()
         _let_norms_be_sequence_parallel()

@@ -42,7 +42,6 @@ _FIXED = (
     "num_layers",
     "hidden_size",
     "num_attention_heads",
-    "add_position_embedding",
     "tokens_in_vocabulary",
 )
 
@@ -346,6 +345,12 @@ def _check_same_model(saved: dict[str, Any], ours: dict[str, Any], checkpoint: P
                 f"{name} of the checkpoint {checkpoint} ({saved[name]}) is not this run's ({ours[name]});"
                 " give the checkpoint's value, or --use-checkpoint-args"
             )
+    types = [values.get("position_embedding_type", "learned_absolute") for values in (saved, ours)]
+    if (types[0] == "learned_absolute") != (types[1] == "learned_absolute"):
+        raise CheckpointError(
+            f"position_embedding_type of the checkpoint {checkpoint} ({types[0]}) is not this run's ({types[1]});"
+            " give the checkpoint's value, or --use-checkpoint-args"
+        )
     other = difference(parametrization(saved), parametrization(ours))
     if other is not None:
         raise CheckpointError(

@@ -125,6 +125,9 @@ def _announce(args: argparse.Namespace, *, on_cpu: bool) -> None:
     )
     show(f"using torch.{args.params_dtype} for parameters ...")
     arguments.print_args(args, show)
+    if flags := arguments.unused_settings(args, arguments.build_parser()):
+        instead = "; --optimizer-settings has its settings" if args.optimizer in LIBRARY else ""
+        show(f"WARNING: --optimizer {args.optimizer} does not use {', '.join(flags)}{instead}")
     if on_cpu:
         show("no CUDA device: training on the CPU over gloo, without fused kernels")
 

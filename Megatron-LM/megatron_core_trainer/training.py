@@ -263,14 +263,25 @@ class Trainer:
             )
 
     def _params_norm(self) -> float:
-        total = torch.zeros(1, dtype=torch.float64)
-        rank = parallel_state.get_tensor_model_parallel_rank()
+        """Return the norm of the parameters that the optimizer updates: with bfloat16 their float32 copies."""
+        whole, divided = torch.zeros(2, dtype=torch.float64)
+        first = parallel_state.get_tensor_model_parallel_rank() == 0
         for parameter in self._model.parameters():
-            if getattr(parameter, "shared", False):
+            if getattr(parameter, "shared", False) or not (first or parameter.tensor_model_parallel):
                 continue
-            if rank == 0 or parameter.tensor_model_parallel:
-                total += parameter.detach().double().pow(2).sum().cpu()
-        total = total.to(torch.cuda.current_device())
+            main = getattr(parameter, "main_param", parameter) if self._args.bf16 else parameter
+            if main is None:  # another rank of the distributed optimizer has it
+                continue
+            square = main.detach().double().pow(2).sum().cpu()
+            if self._args.bf16 and getattr(parameter, "main_param_sharded", False):
+                divided += square
+            else:
+                whole += square
+        device = torch.cuda.current_device()
+        whole, divided = whole.to(device), divided.to(device)
+        replicas = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        torch.distributed.all_reduce(divided, group=replicas)
+        total = whole + divided
         torch.distributed.all_reduce(total, group=parallel_state.get_model_parallel_group())
         return float(total.item() ** 0.5)
 

@@ -17,6 +17,7 @@ from megatron_core_trainer.arguments.model_settings import (
     pad_vocab,
     take_model_settings,
 )
+from megatron_core_trainer.arguments.optimization_checks import unused_settings
 from megatron_core_trainer.arguments.parser import EXTENSIONS, build_parser, parse_args, run_on_cpu
 from megatron_core_trainer.arguments.printing import print_args
 
@@ -34,4 +35,5 @@ __all__ = [
     "run_on_cpu",
     "switch_off_missing_kernels",
     "take_model_settings",
+    "unused_settings",
 ]

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megatron_core_trainer.arguments.data_parts import check_parts
 from megatron_core_trainer.arguments.errors import ArgumentError
 from megatron_core_trainer.arguments.optimization_checks import (
     check_optimizer,
@@ -64,6 +65,7 @@ def check_machine(args: argparse.Namespace) -> None:
             raise ArgumentError(
                 f"{path}.idx does not exist: data paths are prefixes of a .bin and an .idx file"
             )
+    check_parts(args)
     if args.transformer_impl == "transformer_engine" and not importlib.util.find_spec("transformer_engine"):
         raise ArgumentError(
             "Transformer Engine is not installed; install it, or give --transformer-impl local"
@@ -101,7 +103,8 @@ def _complete_model(args: argparse.Namespace) -> None:
     if args.normalization == "RMSNorm" and args.transformer_impl == "local":
         # megatron-core's local RMSNorm is torch's, which has no fused form to persist.
         args.no_persist_layer_norm = True
-    args.add_position_embedding = args.position_embedding_type == "learned_absolute"
+    # upstream's check of a checkpoint's arguments requires its own value, True for each type
+    args.add_position_embedding = True
     args.use_rotary_position_embeddings = args.position_embedding_type == "rope"
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import argparse
 
 
+_SETTINGS = {"adam": ("adam_beta1", "adam_beta2", "adam_eps"), "sgd": ("sgd_momentum",)}
+
+
 def length_unit(args: argparse.Namespace) -> str:
     """Return the unit of the training's length, ``iters`` or ``samples``: the last part of its arguments' names."""
     return "iters" if args.train_samples is None else "samples"
@@ -93,6 +96,21 @@ def check_optimizer(args: argparse.Namespace) -> None:
         parse_settings(args.optimizer_settings)
     except ValueError as error:
         raise ArgumentError(str(error)) from error
+
+
+def unused_settings(args: argparse.Namespace, defaults: argparse.ArgumentParser) -> list[str]:
+    """Return the given flags of optimizers other than ``--optimizer``, which does not use them.
+
+    :param args: complete arguments.
+    :param defaults: the parser, which has the values of flags that are not given.
+    """
+    used = "sgd" if args.optimizer == "sgd" else None if args.optimizer in LIBRARY else "adam"
+    return [
+        "--" + name.replace("_", "-")
+        for optimizer, names in _SETTINGS.items()
+        for name in names
+        if optimizer != used and getattr(args, name) != defaults.get_default(name)
+    ]
 
 
 def start_lr_finder(args: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import sys
 from typing import TYPE_CHECKING
 
@@ -162,6 +163,56 @@ def test_data_paths_are_prefixes() -> None:
         arguments.check_machine(args)
 
 
+@pytest.mark.parametrize(
+    ("documents", "words", "message"),
+    [
+        (
+            4,
+            ["--data-path", "PREFIX", "--split", "90,10,0"],
+            "--split 90,10,0 leaves no document of .*4 documents",
+        ),
+        (
+            20,
+            ["--data-path", "PREFIX", "--split", "949,50,1"],
+            r"\(20 documents\) for test; give this part a larger",
+        ),
+        (
+            400,
+            ["--data-path", "PREFIX"],
+            r"--split 969,30,1 leaves no document of .* \(400 documents\) for test",
+        ),
+        (
+            4,
+            ["--data-path", "PREFIX", "--split", "1,1,1,1"],
+            "must give shares of training, validation and test",
+        ),
+        (4, ["--data-path", "PREFIX", "--split", "0"], "must give shares of training, validation and test"),
+        (0, ["--train-data-path", "PREFIX"], "--train-data-path: .* contains no document"),
+        (None, ["--train-data-path", "PREFIX"], "not an index of a data set: it has 3 bytes"),
+        (4, ["--data-path", "PREFIX", "--split", "70,30,0"], None),
+        (4, ["--data-path", "PREFIX", "--split", "70/30"], None),
+        (4, ["--data-path", "0.5", "PREFIX", "--split", "100"], None),
+        (501, ["--data-path", "PREFIX"], None),
+    ],
+)
+def test_each_part_of_a_data_set_has_a_document(
+    documents: int | None, words: list[str], message: str | None, tmp_path: Path
+) -> None:
+    """megatron-core's own loop over epochs does not end without one."""
+    prefix = tmp_path / "set"
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, documents or 0, (documents or 0) + 1)
+    prefix.with_suffix(".idx").write_bytes(b"MMI" if documents is None else header)
+    given = [str(prefix) if word == "PREFIX" else word for word in words]
+    null = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "9")
+    args = arguments.parse_args([*MODEL, *SCHEDULE, *null, *given], world_size=1, has_cuda=False)
+    arguments.complete_args(args)
+    if message is None:
+        arguments.check_machine(args)
+        return
+    with pytest.raises(ArgumentError, match=message):
+        arguments.check_machine(args)
+
+
 def test_derived_values() -> None:
     args = parse(["--group-query-attention", "--num-query-groups", "2"], world_size=2)
     assert (args.data_parallel_size, args.num_microbatches, args.kv_channels) == (2, 1, 8)
@@ -183,6 +234,22 @@ def test_cuda_features_are_disabled_without_cuda() -> None:
 def test_whole_matrices_and_tensor_parallelism_exclude_each_other(optimizer: str) -> None:
     with pytest.raises(ArgumentError, match="needs whole weight matrices"):
         parse(["--optimizer", optimizer, "--tensor-model-parallel-size", "2"], world_size=2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "unused"),
+    [
+        ("lamb", ["--adam-beta2", "--sgd-momentum"]),
+        ("sgd", ["--adam-beta2"]),
+        ("adam", ["--sgd-momentum"]),
+        ("adamw", ["--sgd-momentum"]),
+    ],
+)
+def test_settings_of_other_optimizers_are_named(optimizer: str, unused: list[str]) -> None:
+    args = parse(
+        ["--optimizer", optimizer, "--adam-beta1", "0.9", "--adam-beta2", "0.95", "--sgd-momentum", "0.5"]
+    )
+    assert arguments.unused_settings(args, arguments.build_parser()) == unused
 
 
 def test_small_init() -> None:
