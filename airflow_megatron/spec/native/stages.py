@@ -135,7 +135,12 @@ class StageRecipes:
         own = {*section.params, *instance.values, *RESOURCES, *(kind.params or ())}
         return StageRecipe(
             section=section,
-            below={**{key: slurm.get(key) or 1 for key in RESOURCES}, **spec.params, **spec.megatron},
+            below={
+                **{key: slurm.get(key) or 1 for key in RESOURCES},
+                **spec.params,
+                **self._repeated(instance),
+                **spec.megatron,
+            },
             above={**section.params, **section.megatron, **instance.values},
             wanted=None if kind.runs_trainer else needs | own,
             slurm=slurm,
@@ -148,6 +153,23 @@ class StageRecipes:
             restart=_restart(spec.restart, section.restart, kind),
             health=_health(spec.health, section.health) if kind.trains else None,
         )
+
+    def _repeated(self, instance: StageInstance) -> dict[str, Any]:
+        """Return the variables for which the stages before it are repeated, and it with them, as far as it reads them.
+
+        Those that no expression reads are left out: one with the name of an argument is an argument of that stage only.
+        """
+        by_name = {item.name: item for item in self.tree}
+        found: dict[str, Any] = {}
+        ancestor = by_name.get(instance.parent or "")
+        while ancestor is not None:
+            found = {**ancestor.values, **found}
+            ancestor = by_name.get(ancestor.parent or "")
+        if not found:
+            return found
+        section, others = self.spec.stages[instance.stage], self.spec.model_dump(exclude={"stages", "sweep"})
+        read = template_names(section.model_dump(exclude_none=True)) | template_names(others)
+        return {name: value for name, value in found.items() if name in read or name in self.spec.params}
 
     def _visible(self, instance: StageInstance, earlier: Sequence[StageInstance]) -> dict[str, str]:
         """Return what other stages are called: by instance, and by stage where one is meant."""

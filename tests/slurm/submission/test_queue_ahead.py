@@ -249,6 +249,21 @@ def test_withdrawn_attempt_has_not_finished(before: Before) -> None:
     assert not started(before, before.start())
 
 
+@pytest.mark.parametrize(("queued_after_s", "runs"), [(60, True), (-60, False)])
+def test_a_withdrawal_by_an_earlier_run_has_no_effect(
+    before: Before, queued_after_s: float, runs: bool
+) -> None:
+    before.ended(2)
+    before.saved(100, LEGACY)
+    mark = before.stage_dir / "2" / "withdrawn"
+    mark.touch()
+    created = before.own / "created"
+    created.write_text("1 token\n")
+    time = mark.stat().st_mtime + queued_after_s
+    os.utime(created, (time, time))
+    assert started(before, before.start()) is runs
+
+
 @pytest.mark.parametrize(("word", "runs"), [("due", True), ("start", True), ("back", False)])
 def test_the_first_decision_counts(before: Before, word: str, runs: bool) -> None:
     (before.own / "ahead_decision").symlink_to(f"decided.{word}")

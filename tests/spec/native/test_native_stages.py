@@ -175,6 +175,45 @@ def test_a_filter_of_a_repeated_stage_reads_its_value() -> None:
     assert stages[1] - stages[0] == {"cooldown_2", "cooldown_2.convert"}
 
 
+BRANCHES = """
+point: p
+params: {budget: 0}
+megatron: {lr: 1e-3, save_interval: 2}
+stages:
+  pretrain: {kind: train, megatron: {train_iters: 20}}
+  cooldown:
+    kind: train
+    parent: pretrain
+    for_each: {budget: [{name: short, at: 8, lr: 1e-4}, {name: long, at: 12, lr: 1e-5}]}
+    start: {checkpoint: "{{ at }}"}
+    megatron: {train_iters: "{{ at + 4 }}"}
+  tail:
+    kind: train
+    parent: cooldown
+    for_each: {more: [2, 4]}
+    megatron: {train_iters: "{{ at + 4 + more }}"}
+  note: {kind: command, parent: tail, filter: "{{ more < 4 }}", command: [echo, "{{ budget }} {{ at }} {{ more }}"]}
+"""
+
+
+def test_stages_read_the_values_for_which_the_stages_before_them_are_repeated() -> None:
+    jobs = {job.stage: job for job in jobs_of(BRANCHES)}
+    tails = {name: job for name, job in jobs.items() if job.iteration in (12, 16) and "tail" in name}
+    assert {name: job.params["train_iters"] for name, job in tails.items() if job.kind == "train"} == {
+        "cooldown_short_tail_2": 14,
+        "cooldown_short_tail_4": 16,
+        "cooldown_long_tail_2": 18,
+        "cooldown_long_tail_4": 20,
+    }
+    assert {name: job.command for name, job in jobs.items() if job.command} == {
+        "cooldown_short_tail_2.note": ("echo", "short 8 2"),
+        "cooldown_long_tail_2.note": ("echo", "long 12 2"),
+    }
+    # an argument among the values is one of the repeated stage only, unless an expression reads it
+    assert {jobs[name].params["lr"] for name in tails} == {1e-3}
+    assert jobs["cooldown_long"].params["lr"] == 1e-5
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -67,7 +67,9 @@ am_look() {
     am_why="its attempt $am_newest was judged: $am_outcome"
     return
   fi
-  if [ -e "$am_path/$am_withdrawn_file" ]; then
+  # one that is older than this job is of an earlier run; the run of this job uses the attempt again
+  if [ -e "$am_path/$am_withdrawn_file" ] &&
+    [ -z "$(find "$am_attempt_dir/created" -newer "$am_path/$am_withdrawn_file" 2>/dev/null)" ]; then
     am_why="its attempt $am_newest was withdrawn"
     return
   fi
