@@ -83,7 +83,6 @@ def main(argv: Sequence[str], *, started: float) -> int:
     except (ArgumentError, checkpointing.CheckpointError) as error:
         return _refuse(error, place.rank)
 
-    from megatron_core_trainer.data.datasets import DataError
     from megatron_core_trainer.training import Trainer
 
     if on_cpu:
@@ -109,7 +108,7 @@ def main(argv: Sequence[str], *, started: float) -> int:
     console.print_marker("after megatron is initialized")
     try:
         trainer = Trainer(args, tokenizer, exits)
-    except (checkpointing.CheckpointError, DataError) as error:
+    except checkpointing.CheckpointError as error:
         return _refuse(error, place.rank)
     trainer.run()
     distributed.leave()

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.datasets import gpt_dataset
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from megatron.core.datasets.gpt_dataset import GPTDatasetConfig, MockGPTDataset
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, MockGPTDataset
 from megatron.core.datasets.utils import get_blend_from_list
 
 from megatron_core_trainer.console import print_rank_0
@@ -52,36 +51,11 @@ class ConsecutiveSampler:
             start += step
 
 
-class DataError(Exception):
-    """Data with which a training cannot start; the message has a hint."""
-
-
-# the name of the class is part of the names of index files
-class GPTDataset(gpt_dataset.GPTDataset):
-    """megatron-core's data set, which would count the epochs of a data set without tokens forever."""
-
-    def _get_num_epochs(self, num_tokens_per_epoch: int) -> int:
-        if num_tokens_per_epoch == 0:
-            raise DataError(self._emptiness())
-        return int(super()._get_num_epochs(num_tokens_per_epoch))
-
-    def _emptiness(self) -> str:
-        name, path, split = self.index_split.name, self.dataset_path, self.config.split
-        documents = len(self.dataset.document_indices) - 1
-        if len(self.indices) == documents:
-            return f"the {name} data set has no tokens: {path} has none"
-        return (
-            f"the {name} data set has no tokens: --split {split} gives it {len(self.indices)} of the {documents}"
-            f" documents of {path}; give it a larger share, or data of its own (--{name}-data-path)"
-        )
-
-
 class SplitData:
     """The three data sets and iterators over them.
 
     :param args: complete arguments; ``consumed_train_samples`` and ``consumed_valid_samples`` are the start positions.
     :param tokenizer: the tokenizer.
-    :raises DataError: if one of them has no tokens.
     """
 
     def __init__(self, args: argparse.Namespace, tokenizer: Tokenizer) -> None:

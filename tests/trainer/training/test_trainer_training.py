@@ -344,19 +344,6 @@ def test_a_refused_command_line_prints_one_line_and_leaves_no_files(
     assert not (tmp_path / "c").exists()
 
 
-def test_a_share_without_documents_is_refused(trainer: Trainer, data: Data, tmp_path: Path) -> None:
-    path = data.directory / "valid_text_document"
-    given = [str(word) for word in pretrain_args(data, tmp_path)]
-    for flag in ("--train-data-path", "--valid-data-path", "--test-data-path"):
-        del given[given.index(flag) : given.index(flag) + 2]
-    outcome = trainer.run("pretrain_gpt.py", *given, "--data-path", path, "--split", "989,10,1")
-    assert outcome.status == 2
-    assert outcome.stderr.splitlines()[-1] == (
-        "pretrain_gpt.py: error: the valid data set has no tokens: --split 989,10,1 gives it 0 of the 2 documents of"
-        f" {path}; give it a larger share, or data of its own (--valid-data-path)"
-    )
-
-
 def test_another_model_in_the_checkpoint(
     trainer: Trainer, data: Data, reference: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
