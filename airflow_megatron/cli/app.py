@@ -15,7 +15,7 @@ from airflow_megatron.cli.command_line import add_commands
 from airflow_megatron.cli.console.streams import answering
 from airflow_megatron.cli.console.verbosity import FLAGS, set_verbosity
 from airflow_megatron.spec.documents.errors import SpecError
-from airflow_megatron.spec.documents.project import local_dir
+from airflow_megatron.spec.documents.project import NoProjectError, local_dir
 from airflow_megatron.spec.documents.shipped_files import checkout
 from airflow_megatron.spec.trust.permitted_variables import read_for_person
 
@@ -79,16 +79,16 @@ def main(words: Sequence[str] | None = None) -> None:
 
     :param words: command-line arguments; default: those of the process
     """
-    if checkout() is not None:  # an installed package uses the Airflow of its environment
-        os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
     # pydantic would read the metadata of every installed package in a search for plugins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     group = cast("TyperGroup", get_command(app))
     add_commands(group)
     with answering():
         try:
+            if checkout() is not None:  # an installed package uses the Airflow of its environment
+                os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
             group(args=words, prog_name="airflow-megatron" if words is None else "airflow megatron")
-        except SpecError as error:
+        except (SpecError, NoProjectError) as error:
             print(error, file=sys.stderr)
             sys.exit(1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from airflow.sdk import DAG, task
 
 from airflow_megatron.assets.sweep_assets import stage_alias
@@ -19,6 +21,6 @@ with DAG("example_after_sweep", schedule=TRAINED, catchup=False, tags=["example"
     @task.slurm(slurm_conn_id="slurm_local", shell=True, time="10m", poll_interval=5)
     def size(run_dir: str) -> str:
         """Return the command of the job."""
-        return f"du -sh {run_dir}/checkpoints"
+        return f"du -sh {shlex.quote(run_dir)}/checkpoints"
 
     size.expand(run_dir=finished())

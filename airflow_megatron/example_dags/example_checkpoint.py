@@ -11,6 +11,7 @@ from airflow_megatron.sensors.slurm_job import SlurmJobSensor
 
 SAVE = "save=checkpoints/iter_0000010/mp_rank_00; mkdir -p $save; head -c 1000 /dev/zero > $save/model_optim_rng.pt"
 TRAIN = f"{SAVE}; echo 10 > checkpoints/latest_checkpointed_iteration.txt; sleep 20"
+LIST = ["ls", "-lR", "{{ ti.xcom_pull('saved') }}"]
 
 with DAG(
     "example_checkpoint", schedule=None, default_args={"slurm_conn_id": "slurm_local"}, tags=["example"]
@@ -22,8 +23,6 @@ with DAG(
         iteration=10,
         poll_interval=5,
     )
-    evaluate = SlurmJobOperator(
-        task_id="evaluate", command="ls -lR {{ ti.xcom_pull('saved') }}", deferrable=False, poll_interval=5
-    )
+    evaluate = SlurmJobOperator(task_id="evaluate", command=LIST, deferrable=False, poll_interval=5)
     chain(train, saved, evaluate)
     chain(train, SlurmJobSensor(task_id="trained", submission=train.output, poll_interval=5))  # type: ignore[arg-type]

@@ -41,7 +41,8 @@ class Layout:
         if not PLAIN_PATH.fullmatch(str(resolved)):
             raise ClusterError(
                 f"{resolved}: Slurm's configuration files do not support this path "
-                "(only letters, digits and _./+@:~-); choose another place with --dir"
+                "(only letters, digits and _./+@:~-); choose another folder: with --dir of this program, or "
+                "with AIRFLOW_MEGATRON_LOCAL for Airflow and airflow-megatron"
             )
         digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:10]
         name = f"airflow-megatron-{os.geteuid()}-{digest}"

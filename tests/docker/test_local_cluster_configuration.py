@@ -32,6 +32,13 @@ def layout(tmp_path: Path) -> Layout:
     return Layout.at(tmp_path / "cluster")
 
 
+def test_a_path_that_slurm_does_not_support_names_what_sets_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        ClusterError, match="--dir of this program, or with AIRFLOW_MEGATRON_LOCAL for Airflow"
+    ):
+        Layout.at(tmp_path / "a home" / "cluster")
+
+
 def test_each_node_has_its_own_port_and_gpus(layout: Layout) -> None:
     settings = make_settings(nodes=3, gpus_per_node=2)
     nodes = values(configuration.slurm_conf(layout, settings, MACHINE), "NodeName")

@@ -18,6 +18,7 @@ from airflow_megatron.plan.described_job import (
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.pinned import plan_environment_of
 from airflow_megatron.slurm.submission.job_script import attempt_of
+from airflow_megatron.slurm.submission.sbatch_options import directive_options
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.jobs import Job
 
@@ -40,6 +41,15 @@ def test_it_holds_everything_that_a_later_process_needs() -> None:
     assert (cluster.ssh_conn_id, cluster.slurm_bin, cluster.login_shell) == ("alps", "/opt/slurm/bin", True)
     assert job.run_dir == "/scratch/jobs/dag/run/task"
     assert job.command == ("bash", "-c", "hostname")
+
+
+@pytest.mark.parametrize("work", [{"command": "hostname"}, {"script": "#!/bin/sh\nhostname\n"}])
+def test_sbatch_reads_a_folder_with_blanks_as_one_value(work: dict[str, str]) -> None:
+    description = JobDescription(name="dag.task", owner="dag", **work)
+    job = description.job("/home/Zoë M/it's/run", PROFILE, is_named=False)
+    words = directive_options(job_script(job, plan_environment_of(job).cluster, 1))
+    assert "--chdir=/home/Zoë M/it's/run" in words
+    assert f"--output={job.log_file(1)}" in words
 
 
 def test_a_command_asks_for_its_resources() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from airflow_megatron.plan.sweep_cluster import sweep_clusters
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
 from airflow_megatron.slurm.remote.run_folders import below
+from airflow_megatron.spec.documents.configuration import airflow_home
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.yaml_document import NO_SUCH_FILE
 from airflow_megatron.spec.layout.run_layout import SweepLayout
@@ -201,7 +201,7 @@ def _airflow_runs(sweep: str, points: Collection[str] | None, run: str) -> dict[
     except SQLAlchemyError as error:
         reason = str(error).splitlines()[0]
         raise HousekeepingError(
-            f"Airflow's database cannot be reached (AIRFLOW_HOME is {os.environ.get('AIRFLOW_HOME')}): {reason}; run "
+            f"Airflow's database cannot be reached (AIRFLOW_HOME is {airflow_home()}): {reason}; run "
             "this command where Airflow runs"
         ) from None
     return {dag_id: runs for dag_id, runs in found.items() if runs}

@@ -13,5 +13,6 @@ def run_local_cluster(command: str, *options: str, quiet: bool = False) -> int:
     words = [sys.executable, str(project_folder("docker") / "local_cluster"), command, *options]
     if command != "install":
         words += ["--dir", str(local_dir() / "cluster")]
+    sys.stdout.flush()  # what was printed before, also into a pipe
     sink = subprocess.DEVNULL if quiet else None
     return subprocess.run(words, stdout=sink, stderr=sink, check=False).returncode

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.submission.job_script import attempts_in_queue
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.spec.documents.configuration import airflow_home
 from airflow_megatron.spec.model.dag_names import point_dag_id
 from airflow_megatron.supervision.attempts import JobAttempts, answered, slurm_commands
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
@@ -61,7 +61,7 @@ def stop_in_airflow(sweep: str, points: Collection[str] | None) -> list[str] | N
         reason = str(error).splitlines()[0]
         log.warning(
             "Airflow's database cannot be reached (AIRFLOW_HOME is %s): %s",
-            os.environ.get("AIRFLOW_HOME"),
+            airflow_home(),
             reason,
         )
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.cli.local.local_connection import CONNECTION_ID
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.spec.documents.configuration import airflow_home
 from airflow_megatron.spec.documents.shipped_files import checkout
 from airflow_megatron.supervision.attempts import slurm_commands
 
@@ -25,11 +25,24 @@ ANSWER_WINDOW_S: Final = 15.0
 _SILENCE_S: Final = 4.0
 
 
+class NoConnectionError(TransportError):
+    """Airflow has no connection of the id that a cluster's profile names.
+
+    :param what: what is missing
+    :param fix: how to add it
+    """
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}. {fix}")
+        self.what = what
+        self.fix = fix
+
+
 def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
     """Return a hook for use outside Airflow tasks.
 
     :param connects: number of attempts to connect
-    :raises TransportError: if Airflow has no such connection
+    :raises NoConnectionError: if Airflow has no such connection
     """
     from airflow.models.connection import Connection
     from airflow.sdk.exceptions import AirflowException
@@ -41,16 +54,13 @@ def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
     try:
         connection: Any = Connection.get_connection_from_secrets(cluster.ssh_conn_id)
     except AirflowException as error:
-        is_local = cluster.ssh_conn_id == CONNECTION_ID
-        raise TransportError(
+        raise NoConnectionError(
             f"Airflow has no connection {cluster.ssh_conn_id!r} for cluster {cluster.name} ({error}); AIRFLOW_HOME is "
-            f"{os.environ.get('AIRFLOW_HOME')}. "
-            + (
-                f"Start the local cluster and its Airflow once: {_started_by()}"
-                if is_local
-                else f"Add it: airflow connections add {cluster.ssh_conn_id} --conn-type ssh --conn-host LOGIN_NODE "
-                "--conn-login USER"
-            )
+            f"{airflow_home()}",
+            f"Start the local cluster and its Airflow once: {_started_by()}"
+            if cluster.ssh_conn_id == CONNECTION_ID
+            else f"Add it: airflow connections add {cluster.ssh_conn_id} --conn-type ssh --conn-host LOGIN_NODE "
+            "--conn-login USER",
         ) from error
     return SlurmHook(
         cluster.ssh_conn_id, slurm_commands(cluster), conn_retry_attempts=connects, connection=connection
@@ -69,7 +79,7 @@ def login_node(cluster: ClusterProfile) -> Iterator[Callable[[str], CommandResul
 
     Scripts must be idempotent, because they may run twice.
 
-    :raises TransportError: if Airflow has no such connection
+    :raises NoConnectionError: if Airflow has no such connection
     """
     is_reported = threading.Event()
 

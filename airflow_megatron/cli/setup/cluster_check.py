@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import yaml
 
-from airflow_megatron.cli.runs.login_node import login_node
+from airflow_megatron.cli.runs.login_node import NoConnectionError, login_node
 from airflow_megatron.cli.setup.host_keys import host_key_hint
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.slurm.remote.framing import framed, unframed
@@ -115,6 +115,8 @@ def _rows(cluster: ClusterProfile, *, with_job: bool, patience_s: float) -> Iter
             yield from _job_rows(cluster, run, patience_s)
     except LoginRefusedError as error:
         yield CheckRow("connection", FAILED, str(error), host_key_hint(cluster.ssh_conn_id, str(error)))
+    except NoConnectionError as error:
+        yield CheckRow("connection", FAILED, error.what, error.fix)
     except TransportError as error:
         by_hand = "log in by hand from this machine, with the same host, port, user and key"
         yield CheckRow("connection", FAILED, str(error), by_hand)

@@ -344,7 +344,7 @@ def guarded_script(
     given = kept_directive(shlex.join(job.slurm.options))  # command-line options override those of the script
     kept += [f"{DIRECTIVE} {_one_line('options', given)}"] if given else []
     ours = [
-        f"{DIRECTIVE} --{name}={_one_line(name, value)}"
+        f"{DIRECTIVE} --{name}={quote(_one_line(name, value))}"
         for name, value in options.items()
         if value is not None
     ]

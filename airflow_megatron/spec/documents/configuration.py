@@ -28,13 +28,13 @@ RESULTS_STORE: Final = "results_store"
 
 def airflow_home() -> Path:
     """Return Airflow's home: ``AIRFLOW_HOME``, else ``~/airflow``."""
-    return Path(_expanded(os.environ.get("AIRFLOW_HOME") or "~/airflow")).absolute()
+    return Path(expanded(os.environ.get("AIRFLOW_HOME") or "~/airflow")).absolute()
 
 
 def airflow_configuration() -> Path:
     """Return the path of Airflow's configuration file, which need not exist."""
     named = os.environ.get("AIRFLOW_CONFIG")
-    return Path(_expanded(named)).absolute() if named else airflow_home() / "airflow.cfg"
+    return Path(expanded(named)).absolute() if named else airflow_home() / "airflow.cfg"
 
 
 def option_variable(option: str, section: str = SECTION) -> str:
@@ -55,7 +55,7 @@ def configured(option: str, section: str = SECTION) -> str:
         except OSError:
             return ""
         named = _values(path, section, status.st_mtime_ns, status.st_size).get(option, "")
-    return _expanded(named.strip())
+    return expanded(named.strip())
 
 
 def configured_folder(option: str) -> Path | None:
@@ -92,11 +92,11 @@ def _hint(error: Exception) -> str:
     return "correct it"
 
 
-def _expanded(value: str) -> str:
+def expanded(value: str) -> str:
     """Expand ``~`` and variables until nothing changes, as Airflow does."""
     for _ in range(16):  # a variable may refer to itself
-        expanded = os.path.expanduser(os.path.expandvars(value))  # noqa: PTH111
-        if expanded == value:
+        longer = os.path.expanduser(os.path.expandvars(value))  # noqa: PTH111
+        if longer == value:
             break
-        value = expanded
+        value = longer
     return value

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.configuration import (
     CLUSTERS_FOLDER,
     SWEEP_SPECS_FOLDER,
     TEMPLATES_FOLDER,
     airflow_home,
     configured_folder,
+    expanded,
     option_variable,
 )
 from airflow_megatron.spec.documents.shipped_files import checkout, shipped
@@ -27,30 +29,33 @@ PROJECT_FOLDERS = ("sbatch", "clusters", "sweep_specs")
 """Folders of which a project has at least one."""
 
 
+class NoProjectError(AirflowMegatronError, FileNotFoundError):
+    """The folder that ``AIRFLOW_MEGATRON_HOME`` names is not a project."""
+
+
 def project_root() -> Path:
     """Return the project's root.
 
     This is the folder in ``AIRFLOW_MEGATRON_HOME``, else the checkout from which the package is imported, else
     Airflow's home, which may be empty.
 
-    :raises FileNotFoundError: if the variable names a folder that is not a project
+    :raises NoProjectError: if the variable names a folder that is not a project
     """
-    named = os.environ.get(HOME_VARIABLE)
-    if not named:
+    root = _named(HOME_VARIABLE)
+    if root is None:
         return checkout() or airflow_home()
-    root = Path(named)
     if not _is_project(root):
-        raise FileNotFoundError(
-            f"{root} holds no sbatch/ folder; set {HOME_VARIABLE} to the project's checkout, or to a project that "
-            f"`airflow-megatron init` has made"
+        *others, last = (f"{name}/" for name in PROJECT_FOLDERS)
+        raise NoProjectError(
+            f"{root} is not a project: it holds no {', '.join(others)} or {last} folder; set {HOME_VARIABLE} to the "
+            "project's checkout, or to a project that `airflow-megatron init` has made"
         )
     return root
 
 
 def local_dir() -> Path:
     """Return the folder of this machine's state: ``AIRFLOW_MEGATRON_LOCAL``, or ``.local`` in the project."""
-    named = os.environ.get(LOCAL_VARIABLE)
-    return Path(named).absolute() if named else project_root() / ".local"
+    return _named(LOCAL_VARIABLE) or project_root() / ".local"
 
 
 def pins_dir() -> Path:
@@ -58,15 +63,14 @@ def pins_dir() -> Path:
 
     Every worker needs access to it; for workers on several machines it must be a shared folder.
     """
-    named = os.environ.get(PINS_VARIABLE)
-    return Path(named).absolute() if named else local_dir() / "pins"
+    return _named(PINS_VARIABLE) or local_dir() / "pins"
 
 
 def sweep_specs_dir() -> Path:
     """Return the folder for specs; without a project, that of the shipped examples."""
     named = os.environ.get(SWEEP_SPECS_VARIABLE)
     if named:
-        return Path(named)
+        return Path(expanded(named))
     chosen = configured_folder(SWEEP_SPECS_FOLDER)
     if chosen is None:
         root = project_root()
@@ -114,6 +118,12 @@ def project_variables() -> dict[str, str]:
     if _is_project(root):
         variables[HOME_VARIABLE] = str(root)
     return variables
+
+
+def _named(variable: str) -> Path | None:
+    """Return the folder that an environment variable names, ``~`` and variables in it expanded as Airflow does."""
+    named = os.environ.get(variable)
+    return Path(expanded(named)).absolute() if named else None
 
 
 def _is_project(root: Path) -> bool:

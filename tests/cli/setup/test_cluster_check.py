@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_megatron.cli.runs.login_node import NoConnectionError, command_line_hook
 from airflow_megatron.cli.setup.cluster_check import FAILED, OK, WARNING, job_rows, login_rows, partition_rows
 from airflow_megatron.spec.model.schema import PartitionSection, StorageSection
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from login_site import LoginSite
 
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -160,6 +164,23 @@ def test_a_host_key_that_is_not_known_is_shown(
     assert rows["connection"]["state"] == FAILED
     # a connection with a host_key reads no known_hosts, so the fix must hold for both
     assert f'"host_key": "{site.server.public_host_key}"' in rows["connection"]["fix"]
+
+
+@pytest.mark.slow
+def test_a_connection_that_airflow_lacks(site: LoginSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_SLURM_SITE")
+    row = rows_of(site, status=1)["connection"]
+    assert (row["state"], "airflow connections add" in row["detail"]) == (FAILED, False), row
+    assert row["fix"].startswith("Add it: airflow connections add slurm_site ")
+
+
+def test_the_home_of_airflow_is_named_if_its_variable_is_not_set(
+    cluster: ClusterProfile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("AIRFLOW_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(NoConnectionError, match=re.escape(f"AIRFLOW_HOME is {tmp_path}/airflow. Add it: ")):
+        command_line_hook(cluster)
 
 
 class TestLoginRows:

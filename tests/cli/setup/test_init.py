@@ -211,3 +211,18 @@ def test_the_connection_to_the_local_cluster() -> None:
         "--conn-login": "me",
         "--conn-extra": wanted["extra"],
     }
+
+
+@pytest.mark.parametrize("words", [("lint", "first_sweep"), ("init", "new"), ("cluster", "check", "local")])
+def test_a_variable_that_names_no_project_is_one_error(
+    words: tuple[str, ...], call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv(project.HOME_VARIABLE, str(tmp_path / "empty"))
+    answer = call(*words)
+    assert answer.status == 1
+    assert answer.stderr == (
+        f"{tmp_path / 'empty'} is not a project: it holds no sbatch/, clusters/ or sweep_specs/ folder; set "
+        f"{project.HOME_VARIABLE} to the project's checkout, or to a project that `airflow-megatron init` has made\n"
+    )

@@ -195,6 +195,24 @@ def test_refusals_come_with_sbatchs_text_and_the_next_try_works(slurm, request_f
     assert slurm.submit(request_for()).status == "submitted"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",  # as sbatch 22.05 prints them
+    [
+        "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information",
+        "/opt/slurm/bin/sbatch: option '--time' requires an argument\nTry \"sbatch --help\" for more information",
+        "sbatch: error: Invalid directive found in batch script: b",
+        "sbatch: error: Invalid --time specification",
+        'sbatch: error: "x" is not a valid node count',
+    ],
+)
+def test_an_option_that_sbatch_does_not_know_is_refused_at_once(slurm, request_for, text):
+    slurm.behave("sbatch", f"cat >&2 <<'E'\n{text}\nE\nexit 255")
+    outcome = slurm.submit(request_for())
+    assert outcome.status == "refused"
+    assert text.splitlines()[0] in outcome.message
+
+
 def test_sbatch_not_installed(slurm, request_for):
     script = submission_script(request_for(), SlurmCommands(slurm_bin="/opt/no such/bin"))
     outcome = parse_submission(slurm.run(script))
@@ -211,6 +229,11 @@ AMBIGUOUS = [
     'echo "sbatch: error: Batch job submission failed: Header lengths are longer than data received" >&2; exit 1',
     'echo "sbatch: error: Batch job submission failed: Process is shutting down" >&2; exit 1',
     'echo "sbatch: error: Batch job submission failed: Incompatible versions of client and server code" >&2; exit 1',
+    # sbatch behind ssh: the connection was cut after the controller had answered
+    'echo "Connection to login2 closed by remote host." >&2; exit 255',
+    '{ echo "sbatch: error: odd"; echo "client_loop: send disconnect: Broken pipe"; } >&2; exit 255',
+    '{ echo "sbatch: error: odd"; echo "Connection to login2 closed."; } >&2; exit 255',
+    'echo "sbatch: lua: your job will be charged" >&2; exit 255',
     "kill -9 $$",
     "exit 1",  # its output did not fit on a full disk
     "exit 0",

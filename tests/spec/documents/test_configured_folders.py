@@ -141,3 +141,20 @@ def test_what_occurs_twice_in_the_configuration(
     monkeypatch.delenv(option_variable("clusters_folder"), raising=False)
     with pytest.raises(SpecError, match=hint):
         configured("clusters_folder")
+
+
+def test_folders_in_variables_are_expanded_and_absolute(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my project" / "clusters").mkdir(parents=True)
+    for written in ("~/my project", "my project", "$HOME/my project"):
+        monkeypatch.setenv(project.HOME_VARIABLE, written)
+        assert project.project_root() == tmp_path / "my project"
+    monkeypatch.setenv(project.LOCAL_VARIABLE, "~/state")
+    monkeypatch.setenv(project.SWEEP_SPECS_VARIABLE, "~/specs")
+    assert project.pins_dir() == tmp_path / "state" / "pins"
+    assert project.sweep_specs_dir() == tmp_path / "specs"
+    monkeypatch.setenv(project.PINS_VARIABLE, "~/pins")
+    assert project.pins_dir() == tmp_path / "pins"

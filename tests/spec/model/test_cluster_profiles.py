@@ -205,5 +205,6 @@ def test_a_table_of_arguments_is_relative_to_the_profile(folder: Path) -> None:
 
 def test_a_project_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=f"holds no sbatch/ folder; set {HOME_VARIABLE}"):
+    expected = f"holds no sbatch/, clusters/ or sweep_specs/ folder; set {HOME_VARIABLE}"
+    with pytest.raises(FileNotFoundError, match=expected):
         project_root()

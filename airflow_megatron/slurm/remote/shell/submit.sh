@@ -253,6 +253,14 @@ am_resolve() { # determines the outcome of an sbatch; succeeds if it answered, f
   am_answer pending "an sbatch of $am_name begun $am_age s ago has no known outcome; its job may become visible within $am_window s"
 }
 
+# sbatch ends with 255 if it does not accept an option or a directive, before it asks the controller. A wrapper that runs
+# sbatch over ssh ends with 255 too if its connection is cut: then a line is not sbatch's, or none of them is an error.
+am_refused_locally() { # EXIT_STATUS TEXT
+  [ "$1" -eq 255 ] || return 1
+  if printf '%s\n' "$2" | grep -Eqv '^([^ ]*/)?sbatch: |^Try "sbatch '; then return 1; fi
+  printf '%s\n' "$2" | grep -Eq '^([^ ]*/)?sbatch: (error:|fatal:|option |(unrecognized|invalid|ambiguous) option)'
+}
+
 # am_failure_kind EXIT_STATUS TEXT; sets am_kind to deferred, refused or unknown
 # Source of the texts: slurm_errno.c, sbatch.c and job_state_reason.c, Slurm 20.02 to 26.05.
 am_failure_kind() {
@@ -279,7 +287,7 @@ am_failure_kind() {
     *"authentication error"* | *"uthentication credential"* | *[Mm]"unge "*) am_kind=unknown ;;
   esac
   # sbatch was killed, or its output was lost on a full disk.
-  if [ "$1" -gt 128 ] || [ -z "$2" ]; then am_kind=unknown; fi
+  if { [ "$1" -gt 128 ] && ! am_refused_locally "$1" "$2"; } || [ -z "$2" ]; then am_kind=unknown; fi
   if [ "$am_kind" = refused ] && am_printed_id; then am_kind=unknown; fi
 }
 
