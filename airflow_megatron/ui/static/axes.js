@@ -16,6 +16,7 @@ export function padded(low, high, ends, log) {
 
 /** Return the ticks of a logarithmic axis: powers of ten, and more values between them on short axes. */
 export function logTicks(low, high) {
+  if (!(low > 0)) return []; // such a range has infinitely many powers of ten
   const firsts = high / low > 3e3 ? [1] : high / low > 8 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9];
   const found = [];
   const add = (list) => {

@@ -155,7 +155,7 @@ export class Curves {
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const splits = (log) => (log ? { splits: (chart, at, low, high) => logTicks(low, high) } : {});
     const range = (chart, low, high) => padded(low, high, [], true);
-    if (this.zoom && this.zoom.along !== along) this.zoom = null;
+    if (this.zoom && (this.zoom.along !== along || (logX && this.zoom.min <= 0))) this.zoom = null;
     this.chart = new uPlot(
       {
         width: this.width(),

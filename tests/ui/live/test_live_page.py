@@ -438,6 +438,17 @@ def test_a_part_of_the_curves_stays_selected_while_values_arrive(
     assert len(ticks_of(shown, choose("#along", "tokens"))) > 2
 
 
+def test_a_logarithmic_axis_from_zero_has_no_ticks(page: tuple[Page, str]) -> None:
+    """A part of a linear axis may begin at 0; counting powers of ten from there would not end."""
+    shown, _ = page
+    shown.ask(
+        "import(new URL('axes.js', document.querySelector('script[type=module]').src))"
+        ".then((axes) => { window.ticks = [axes.logTicks(0, 10), axes.logTicks(1, 10)]; }), true"
+    )
+    shown.wait("window.ticks", timeout=10)
+    assert shown.ask("window.ticks") == [[], [1, 2, 5, 10]]
+
+
 def test_the_nearest_curve_is_named(page: tuple[Page, str], store: SegmentStore) -> None:
     """Curves over tokens share no positions if their sequence lengths differ."""
     shown, _ = page
