@@ -278,7 +278,7 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
                 trains=job.trains,
             )
 
-        verdict, step = conclude(continued_by_next(state, handle.attempt, seen))
+        verdict, step = conclude(continued_by_next(state, handle.attempt, seen, job.last_iteration))
         if isinstance(step, GiveUp) and seen.outcome is Outcome.FINISHED:
             verdict, step = conclude(seen)  # no limit on attempts matters any more
         if isinstance(step, Follow):

@@ -102,15 +102,27 @@ def test_what_a_later_attempt_finished_is_not_the_end_of_this_one() -> None:
     first = AttemptState(1, "7", "7", True, None)
     second = AttemptState(2, "8", "8", True, None, chained=True, began_at=4)
     third = AttemptState(3, "9", "9", True, None, chained=True)  # it found the end at its start
-    record = StageRecord((first, second, third), None)
-    verdict = continued_by_next(record, 1, finished)
+    record = StageRecord((first, second, third), None, tracker="12")
+    verdict = continued_by_next(record, 1, finished, 12)
     assert (verdict.outcome, verdict.iteration, verdict.warning) == (Outcome.ROLLED_OVER, 4, None)
     assert verdict.reason == "attempt 2 has continued from iteration 4"
     assert verdict.elapsed == 26.0
-    assert continued_by_next(record, 2, finished) is finished
-    assert continued_by_next(record, 3, finished) is finished
+    assert continued_by_next(record, 2, finished, 12) is finished
+    assert continued_by_next(record, 3, finished, 12) is finished
     failed = Verdict(Outcome.FAILED, "x")
-    assert continued_by_next(record, 1, failed) is failed
+    assert continued_by_next(record, 1, failed, 12) is failed
+
+
+@pytest.mark.parametrize("tracker", [None, "8"])
+def test_a_training_without_its_last_checkpoint_does_not_go_on_for_ever(tracker: str | None) -> None:
+    """Each attempt in the queue begins then, and trains to the end again."""
+    finished = Verdict(Outcome.FINISHED, "the log shows the last iteration", iteration=12)
+    attempts = tuple(
+        AttemptState(number, str(number), str(number), True, None, chained=number > 1, began_at=number - 1)
+        for number in (1, 2)
+    )
+    record = StageRecord(attempts, None, tracker=tracker)
+    assert continued_by_next(record, 1, finished, 12) is finished
 
 
 def test_only_trainings_are_chained(job: Job, cluster: ClusterProfile) -> None:
