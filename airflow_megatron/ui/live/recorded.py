@@ -86,8 +86,11 @@ class Recorded(Protocol):
     def attempts(self, point: str) -> Sequence[Mapping[str, Any]]:
         """Return the attempts of a point's jobs in the order of their ends."""
 
-    def failures(self) -> Sequence[Mapping[str, Any]]:
-        """Return the attempts that have failed, the newest first."""
+    def failures(self, most: int | None = None) -> Sequence[Mapping[str, Any]]:
+        """Return the attempts that have failed, the newest first, at most the given number."""
+
+    def failure_count(self) -> int:
+        """Return the number of attempts that have failed."""
 
     def figures(self) -> Sequence[EvaluationFigure]:
         """Return every value of every evaluation."""
@@ -119,9 +122,13 @@ class NothingRecorded:
         """Return nothing."""
         return []
 
-    def failures(self) -> list[dict[str, Any]]:
+    def failures(self, most: int | None = None) -> list[dict[str, Any]]:
         """Return nothing."""
         return []
+
+    def failure_count(self) -> int:
+        """Return 0."""
+        return 0
 
     def figures(self) -> list[EvaluationFigure]:
         """Return nothing."""

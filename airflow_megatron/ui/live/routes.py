@@ -179,11 +179,11 @@ def live_routes(
     @routes.get("/sweeps/{dag_id}/failures", dependencies=readable)
     def failures(request: Request, user: GetUserDep, dag_id: str) -> Response:
         """Send the failed attempts, without lines of logs for users who may not read logs."""
-        every = recorded(dag_id).failures()
-        rows = list(every[:FAILURES_SHOWN])
+        stored = recorded(dag_id)
+        rows = list(stored.failures(FAILURES_SHOWN))
         if not may_read_logs(user, dag_id):
             rows = list(map(without_log_line, rows))
-        return json_answer(request, {"rows": rows, "left_out": len(every) - len(rows)})
+        return json_answer(request, {"rows": rows, "left_out": stored.failure_count() - len(rows)})
 
     @routes.get("/sweeps/{dag_id}/point", dependencies=readable)
     def point(request: Request, user: GetUserDep, dag_id: str, run: str, point: str) -> Response:

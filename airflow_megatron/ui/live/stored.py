@@ -103,11 +103,22 @@ class StoredSweep:
         """Return the attempts of a point's jobs in the order of their ends."""
         return _attempt_rows(self._watched.attempts.filter(pl.col("point") == point).sort("ended"))
 
-    def failures(self) -> list[dict[str, Any]]:
-        """Return the attempts that have failed, the newest first."""
+    def failures(self, most: int | None = None) -> list[dict[str, Any]]:
+        """Return the attempts that have failed, the newest first.
+
+        :param most: maximum number of attempts; default: all
+        """
+        newest = self._failed.sort("ended", descending=True)
+        return _attempt_rows(newest if most is None else newest.head(most))
+
+    def failure_count(self) -> int:
+        """Return the number of attempts that have failed."""
+        return self._failed.height
+
+    @property
+    def _failed(self) -> pl.DataFrame:
         good = [*_GOOD, Outcome.CANCELLED.value]
-        bad = self._watched.attempts.filter(~pl.col("outcome").is_in(good))
-        return _attempt_rows(bad.sort("ended", descending=True))
+        return self._watched.attempts.filter(~pl.col("outcome").is_in(good))
 
     def figures(self) -> list[EvaluationFigure]:
         """Return every value of every evaluation, by point, training and checkpoint."""

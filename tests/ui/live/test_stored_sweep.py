@@ -119,6 +119,7 @@ def test_iterations_that_were_repeated_are_lost_and_not_in_the_curve(store: Segm
     cost = sweep.jobs()["p", "pretrain"]
     assert (cost.attempts, cost.gpu_hours, cost.lost, cost.state) == (2, 4.0, pytest.approx(2.0), "RUNNING")
     (failure,) = sweep.failures()
+    assert (sweep.failure_count(), sweep.failures(0)) == (1, [])
     assert (failure["outcome"], failure["reason"], failure["ended"]) == ("retryable", "node n1 failed", 9.0)
     assert sweep.attempts("p") == [failure]
     assert sweep.attempts("q") == []
