@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from trainer_harness import REPOSITORY, SMALL_DATA, Data, Outcome, Trainer, pretrain_args
+from trainer_harness import REPOSITORY, SMALL_DATA, UPSTREAM_RELEASE, Data, Outcome, Trainer, pretrain_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+sys.path.insert(0, str(REPOSITORY / "tests" / "studies"))
+
+from upstream import UpstreamMissingError, find_upstream
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,3 +54,12 @@ def reference(trainer: Trainer, data: Data, tmp_path_factory: pytest.TempPathFac
     outcome = trainer.run("pretrain_gpt.py", *pretrain_args(data, save))
     assert outcome.status == 0, outcome.stderr
     return outcome, save
+
+
+@pytest.fixture(scope="session")
+def upstream() -> Path:
+    """The unmodified Megatron-LM."""
+    try:
+        return find_upstream(UPSTREAM_RELEASE)
+    except UpstreamMissingError as error:
+        pytest.skip(str(error))

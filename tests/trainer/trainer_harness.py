@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = REPOSITORY / "Megatron-LM"
+UPSTREAM_RELEASE = "core_v0.16.1"
 
 ITERATION = re.compile(
     r"^ \[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6})\] iteration +(?P<iteration>\d+)/ +(?P<train_iters>\d+)"

@@ -6,13 +6,22 @@ import fcntl
 import re
 import signal
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from trainer_harness import LOOP, MODEL, REPOSITORY, SCHEDULE, SCRIPTS, TIMEOUT_S, Data, Trainer
+from trainer_harness import (
+    LOOP,
+    MODEL,
+    REPOSITORY,
+    SCHEDULE,
+    SCRIPTS,
+    TIMEOUT_S,
+    UPSTREAM_RELEASE,
+    Data,
+    Trainer,
+)
 
 from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.megatron.arguments.argv import to_argv
@@ -21,11 +30,6 @@ from airflow_megatron.spec.model.cluster_profile import load_cluster
 if TYPE_CHECKING:
     from pathlib import Path
 
-sys.path.insert(0, str(REPOSITORY / "tests" / "studies"))
-
-from upstream import UpstreamMissingError, find_upstream
-
-RELEASE = "core_v0.16.1"
 WATCHED = REPOSITORY / "tests" / "trainer" / "data" / "watched_saves.py"
 
 
@@ -70,22 +74,14 @@ class Training:
         return log_text
 
 
-@pytest.fixture(scope="module")
-def checkout() -> Path:
-    try:
-        return find_upstream(RELEASE)
-    except UpstreamMissingError as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture(params=["megatron_lm", "megatron_core"])
 def words(request: pytest.FixtureRequest, data: Data, tmp_path: Path) -> list[object]:
     """The words of a training whose indices are in ``tmp_path/cache``, as a job's command has them."""
     arguments = [*MODEL, *SCHEDULE, *LOOP, *data.args(), "--data-cache-path", tmp_path / "cache"]
     if request.param == "megatron_core":
         return [SCRIPTS / "pretrain_gpt.py", *arguments]
-    machine = to_argv(load_cluster("local").trainer("megatron_lm").arguments, RELEASE)
-    script = request.getfixturevalue("checkout") / "pretrain_gpt.py"
+    machine = to_argv(load_cluster("local").trainer("megatron_lm").arguments, UPSTREAM_RELEASE)
+    script = request.getfixturevalue("upstream") / "pretrain_gpt.py"
     return [SCRIPTS / "upstream_on_cpu.py", SCRIPTS / "upstream_index_cache.py", script, *arguments, *machine]
 
 

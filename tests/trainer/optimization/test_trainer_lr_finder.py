@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainer_harness import LOOP, MODEL, REPOSITORY, SCHEDULE, SCRIPTS, Data, Outcome, Trainer, pretrain_args
+from trainer_harness import (
+    LOOP,
+    MODEL,
+    SCHEDULE,
+    SCRIPTS,
+    UPSTREAM_RELEASE,
+    Data,
+    Outcome,
+    Trainer,
+    pretrain_args,
+)
 
 from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.results.plots.lr_searches import read_searches
@@ -26,7 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 sys.path.insert(0, str(SCRIPTS))
-sys.path.insert(0, str(REPOSITORY / "tests" / "studies"))
 
 from megatron_core_trainer.optimization import lr_finder_options
 from megatron_core_trainer.optimization.lr_curve import (
@@ -38,14 +47,12 @@ from megatron_core_trainer.optimization.lr_curve import (
     read_report,
     write_search,
 )
-from upstream import UpstreamMissingError, find_upstream
 
 ITERATIONS = 40
 BLOWN_UP = (
     *("--train-iters", ITERATIONS, "--lr-finder-start-lr", "1e-4", "--lr-finder-end-lr", "1e4"),
     *("--lr-finder-smoothing", 0.6, "--lr-finder-stop-factor", 2, "--eval-iters", 0),
 )
-RELEASE = "core_v0.16.1"
 
 
 @pytest.fixture(scope="module")
@@ -109,17 +116,9 @@ def test_the_report_of_a_sweep_reads_it(sweep: tuple[Outcome, Path]) -> None:
     assert found.curve == tuple(zip(rates.tolist(), losses.tolist(), strict=True))
 
 
-@pytest.fixture(scope="module")
-def upstream() -> Path:
-    try:
-        return find_upstream(RELEASE)
-    except UpstreamMissingError as error:
-        pytest.skip(str(error))
-
-
 def upstream_words(upstream: Path, data: Data, save: Path, extra: Sequence[object]) -> list[object]:
     """Return a search of upstream's on the CPU, as a job's command line has it, after the interpreter."""
-    machine = to_argv(load_cluster("local").trainer("megatron_lm").arguments, RELEASE)
+    machine = to_argv(load_cluster("local").trainer("megatron_lm").arguments, UPSTREAM_RELEASE)
     arguments = [*MODEL, *SCHEDULE, *LOOP, *data.args(), "--no-check-for-nan-in-loss-and-grad", *machine]
     script = upstream / "pretrain_gpt.py"
     cache = ["--data-cache-path", save / "cache"]

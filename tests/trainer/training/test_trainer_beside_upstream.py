@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from trainer_harness import REPOSITORY, VALIDATION, Data, Trainer
+from trainer_harness import REPOSITORY, UPSTREAM_RELEASE, VALIDATION, Data, Trainer
 
 from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.spec.model.cluster_profile import load_cluster
@@ -16,13 +15,9 @@ from airflow_megatron.spec.model.cluster_profile import load_cluster
 if TYPE_CHECKING:
     from pathlib import Path
 
-sys.path.insert(0, str(REPOSITORY / "tests" / "studies"))
-
-from upstream import UpstreamMissingError, find_upstream
 
 pytestmark = pytest.mark.slow
 
-RELEASE = "core_v0.16.1"
 LINE = re.compile(r" iteration +(\d+)/ +(\d+) \| (.*) \|$", re.MULTILINE)
 COMMON = (
     *("--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4", "--seq-length", "32"),
@@ -95,14 +90,6 @@ def check(ours: Numbers, theirs: Numbers) -> None:
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Path:
-    try:
-        return find_upstream(RELEASE)
-    except UpstreamMissingError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("upstream")
 
@@ -110,7 +97,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def theirs(trainer: Trainer, data: Data, upstream: Path, place: Path) -> dict[str, str]:
     """Outputs of upstream, by case."""
-    machine = to_argv(load_cluster("local").trainer("megatron_lm").arguments, RELEASE)
+    machine = to_argv(load_cluster("local").trainer("megatron_lm").arguments, UPSTREAM_RELEASE)
     runs = {name: [*case, "--save", place / name] for name, case in CASES.items()}
     runs["stopped"] = [*CASES["llama"], "--save", place / "stopped", "--exit-interval", "3"]
     runs["continued"] = [*CASES["llama"], "--load", place / "stopped"]
