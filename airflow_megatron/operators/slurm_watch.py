@@ -67,7 +67,6 @@ from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.live_log import harmless
 from airflow_megatron.supervision.next_steps import at_end, concluded, history, while_running
 from airflow_megatron.supervision.submission.attempt_chain import (
-    continued_by_next,
     follows_by_itself,
     is_chained,
     withdraw_chain,
@@ -267,20 +266,14 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
         recorded = state.verdict
         if recorded is not None and recorded.withdrawn and recorded.attempt == handle.attempt:
             raise AirflowFailException(f"{job.name} was cancelled: {recorded.reason}")
-
-        def conclude(of_attempt: Verdict) -> tuple[Verdict, NextStep]:
-            return concluded(
-                of_attempt,
-                history(state, handle.attempt),
-                restart_policy(job),
-                now=time.time(),
-                tracker=state.tracker,
-                trains=job.trains,
-            )
-
-        verdict, step = conclude(continued_by_next(state, handle.attempt, seen, job.last_iteration))
-        if isinstance(step, GiveUp) and seen.outcome is Outcome.FINISHED:
-            verdict, step = conclude(seen)  # no limit on attempts matters any more
+        verdict, step = concluded(
+            verdict,
+            history(state, handle.attempt),
+            restart_policy(job),
+            now=time.time(),
+            tracker=state.tracker,
+            trains=job.trains,
+        )
         if isinstance(step, Follow):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
         given_up_for = step.reason if isinstance(step, GiveUp) else ""

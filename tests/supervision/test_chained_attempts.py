@@ -14,11 +14,7 @@ from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRec
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.attempts import JobAttempts
-from airflow_megatron.supervision.submission.attempt_chain import (
-    continued_by_next,
-    follows_by_itself,
-    is_chained,
-)
+from airflow_megatron.supervision.submission.attempt_chain import follows_by_itself, is_chained
 
 if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import CommandResult
@@ -92,37 +88,6 @@ def test_after_a_retryable_crash_no_queued_attempt_follows(
     attempts = Recorded(job, cluster, never)
     attempts.exit = ExitRecord(code, signal, "n1", "n1", 1.0, 2.0, "7", 0)
     assert follows_by_itself(attempts, 1, Verdict(Outcome.RETRYABLE, "NCCL", exit_code=code)) is follows
-
-
-def test_what_a_later_attempt_finished_is_not_the_end_of_this_one() -> None:
-    """Airflow may look only when all attempts in the queue have run."""
-    finished = Verdict(
-        Outcome.FINISHED, "iteration 12 is there", iteration=12, warning="no test", elapsed=26.0
-    )
-    first = AttemptState(1, "7", "7", True, None)
-    second = AttemptState(2, "8", "8", True, None, chained=True, began_at=4)
-    third = AttemptState(3, "9", "9", True, None, chained=True)  # it found the end at its start
-    record = StageRecord((first, second, third), None, tracker="12")
-    verdict = continued_by_next(record, 1, finished, 12)
-    assert (verdict.outcome, verdict.iteration, verdict.warning) == (Outcome.ROLLED_OVER, 4, None)
-    assert verdict.reason == "attempt 2 has continued from iteration 4"
-    assert verdict.elapsed == 26.0
-    assert continued_by_next(record, 2, finished, 12) is finished
-    assert continued_by_next(record, 3, finished, 12) is finished
-    failed = Verdict(Outcome.FAILED, "x")
-    assert continued_by_next(record, 1, failed, 12) is failed
-
-
-@pytest.mark.parametrize("tracker", [None, "8"])
-def test_a_training_without_its_last_checkpoint_does_not_go_on_for_ever(tracker: str | None) -> None:
-    """Each attempt in the queue begins then, and trains to the end again."""
-    finished = Verdict(Outcome.FINISHED, "the log shows the last iteration", iteration=12)
-    attempts = tuple(
-        AttemptState(number, str(number), str(number), True, None, chained=number > 1, began_at=number - 1)
-        for number in (1, 2)
-    )
-    record = StageRecord(attempts, None, tracker=tracker)
-    assert continued_by_next(record, 1, finished, 12) is finished
 
 
 def test_only_trainings_are_chained(job: Job, cluster: ClusterProfile) -> None:

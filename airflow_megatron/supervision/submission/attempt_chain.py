@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, runs_after, withdraw_chain_script
 from airflow_megatron.slurm.verdicts.verdict import Outcome
-from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.supervision.attempts import SubmissionRefusedError
 
 if TYPE_CHECKING:
-    from airflow_megatron.slurm.verdicts.stage_records import StageRecord
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.supervision.attempt_changes import AttemptChanges
@@ -61,30 +59,6 @@ def withdraw_chain(attempts: JobAttempts, after: int) -> None:
     numbers = attempts.answered(script, parse_withdrawn)
     if numbers:
         attempts.log.info("withdrawn from the queue: attempts %s", ", ".join(map(str, numbers)))
-
-
-def continued_by_next(
-    state: StageRecord, number: int, verdict: Verdict, last_iteration: int | None
-) -> Verdict:
-    """Return the verdict on an attempt, judged after the attempt queued behind it has trained.
-
-    A training whose last checkpoint exists by then was not finished by this attempt: the next one would not have
-    started. Without that checkpoint, each attempt in the queue would train again, so the verdict stays and ends them.
-
-    :param state: recorded state of the stage
-    :param last_iteration: the iteration at which the training ends
-    """
-    following = next((item for item in state.attempts if item.number == number + 1), None)
-    if verdict.outcome is not Outcome.FINISHED or following is None or following.job_id is None:
-        return verdict
-    if not following.chained or following.began_at is None:
-        return verdict
-    if last_iteration is None or tracked_iteration(state.tracker) != last_iteration:
-        return verdict
-    reason = f"attempt {number + 1} has continued from iteration {following.began_at}"
-    return dataclasses.replace(
-        verdict, outcome=Outcome.ROLLED_OVER, reason=reason, iteration=following.began_at, warning=None
-    )
 
 
 def follows_by_itself(attempts: JobAttempts, number: int, verdict: Verdict) -> bool:
