@@ -116,16 +116,24 @@ async def _retry_until_done() -> None:
         _asked.discard(loop)
         while left := await asyncio.to_thread(remembered):
             for conn_id in sorted({each.ssh_conn_id for each in left}):
-                try:
-                    await carry_out_all(each for each in left if each.ssh_conn_id == conn_id)
-                except (TransportError, OSError, TypeError, ValueError) as error:
-                    if conn_id not in logged:
-                        log.warning("jobs are cancelled later, over connection %r: %s", conn_id, error)
-                        logged.add(conn_id)
-                else:
-                    logged.discard(conn_id)
+                await _try_over(conn_id, left, logged)
             if await asyncio.to_thread(remembered):
                 await asyncio.sleep(PAUSE_S * random.uniform(0.75, 1.25))
+
+
+async def _try_over(conn_id: str, cancellations: Iterable[Cancellation], logged: set[str]) -> None:
+    """Carry out the cancellations of one connection, as far as that is possible now.
+
+    :param logged: connections whose failure is logged already
+    """
+    try:
+        await carry_out_all(each for each in cancellations if each.ssh_conn_id == conn_id)
+    except (TransportError, OSError, TypeError, ValueError) as error:
+        if conn_id not in logged:
+            log.warning("jobs are cancelled later, over connection %r: %s", conn_id, error)
+            logged.add(conn_id)
+    else:
+        logged.discard(conn_id)
 
 
 def _cluster(cancellation: Cancellation) -> tuple[str, str]:
