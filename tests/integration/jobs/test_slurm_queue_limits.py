@@ -77,6 +77,7 @@ def test_fifty_callers_at_once_never_exceed_the_limit(cluster: SlurmCluster, tmp
         statuses = [outcome.status for outcome in outcomes]
         assert statuses.count("submitted") + statuses.count("recorded") == LIMIT.jobs
         assert {outcome.waits_for for outcome in outcomes if outcome.status == "deferred"} == {"room"}
+        wait_until(lambda: LIMIT.jobs in seen, 60, "the counting thread to see the full queue")
         gone = [outcome.job_id for outcome in outcomes if outcome.job_id][:2]
         cluster.slurm("scancel", *map(str, gone))
         waiting = [
