@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatron_core_trainer import atomic_output
-from megatron_core_trainer.data import byte_tokenizer, corpus
+from megatron_core_trainer.data import byte_tokenizer, corpus, indexed_data
 from megatron_core_trainer.data.corpus import SPLITS, CorpusError, Piece
 
 if TYPE_CHECKING:
@@ -158,9 +158,6 @@ class Tokenized:
         :param prefix: path of the two files, without their extension.
         :param limit: maximum number of tokens; the last document is truncated.
         """
-        import torch
-        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
-
         dtype = np.dtype(self.task.dtype)
         tables = [np.load(self.task.work / f"piece-{number}.npy") for number in range(self.count)]
         chosen = [table[table["split"] == SPLITS.index(split)] for table in tables]
@@ -171,19 +168,19 @@ class Tokenized:
             np.memmap(self.task.work / f"piece-{number}.bin", dtype=dtype, mode="r") if len(table) else None
             for number, table in enumerate(tables)
         ]
-        builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype.type)
-        documents = tokens = 0
-        for index in order:
-            if limit is not None and tokens >= limit:
-                break
-            row = rows[index]
-            length = int(row["tokens"]) if limit is None else min(int(row["tokens"]), limit - tokens)
-            ids = data[sources[index]][row["start"] : row["start"] + length]
-            builder.add_document(torch.from_numpy(ids.astype(np.int64)), [length])
-            documents += 1
-            tokens += length
-        builder.finalize(f"{prefix}.idx")
-        return {"documents": documents, "tokens": tokens}
+        lengths: list[int] = []
+        tokens = 0
+        with prefix.with_name(f"{prefix.name}.bin").open("wb") as file:
+            for index in order:
+                if limit is not None and tokens >= limit:
+                    break
+                row = rows[index]
+                length = int(row["tokens"]) if limit is None else min(int(row["tokens"]), limit - tokens)
+                file.write(data[sources[index]][row["start"] : row["start"] + length].tobytes())
+                lengths.append(length)
+                tokens += length
+        indexed_data.write_index(prefix.with_name(f"{prefix.name}.idx"), lengths, dtype)
+        return {"documents": len(lengths), "tokens": tokens}
 
     def test_documents(self, limit: int) -> list[tuple[str, str]]:
         """Return the first documents of the test split as pairs of name and text, in the order of the documents.

@@ -7,7 +7,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from trainer_harness import SMALL_DATA, Data, Trainer
+from trainer_harness import SCRIPTS, SMALL_DATA, Data, Trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +69,33 @@ assert tokenizer.encode(odd, add_special_tokens=False) == list(odd.encode())
         text=True,
         check=False,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_files_equal_those_of_megatrons_builder(trainer: Trainer, tmp_path: Path) -> None:
+    check = """
+import pathlib, sys
+import numpy as np, torch
+from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+from megatron_core_trainer.data.indexed_data import write_index
+folder = pathlib.Path(sys.argv[1])
+for name in ("uint16", "int32"):
+    for lengths in ([], [1], [3, 70_000, 1, 12]):
+        builder = IndexedDatasetBuilder(str(folder / "theirs.bin"), dtype=np.dtype(name).type)
+        for length in lengths:
+            builder.add_document(torch.arange(length) % 60_000, [length])
+        builder.finalize(str(folder / "theirs.idx"))
+        write_index(folder / "ours.idx", lengths, np.dtype(name))
+        theirs, ours = ((folder / f"{side}.idx").read_bytes() for side in ("theirs", "ours"))
+        assert theirs == ours, (name, lengths)
+"""
+    result = subprocess.run(
+        [str(trainer.python), "-c", check, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
     )
     assert result.returncode == 0, result.stderr
 
