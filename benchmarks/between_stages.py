@@ -86,7 +86,7 @@ def sweep(points: int, stages: int, seconds: int, ahead: int | None, *, staggere
 class Watched:
     """The processes of an Airflow: their processor time, and those that tasks were.
 
-    :param pid: of ``airflow standalone``
+    :param pid: of the process that started Airflow's components
     """
 
     def __init__(self, pid: int) -> None:

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
+from airflow_megatron.cli.local.airflow_components import COMPONENTS
 from airflow_megatron.cli.local.free_ports import free_port
 from airflow_megatron.cli.local.local_connection import AirflowCommandError, local_connections, run_airflow
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
@@ -39,8 +41,7 @@ TITLE_PAUSE_S = 0.1
 DATABASE_WAIT_S = 30
 """How long a statement waits for another process to release the database; sqlite3's default of 5 s is too short for a
 busy machine, and Airflow's scheduler ends when a statement fails."""
-COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
-"""Commands that ``airflow standalone`` starts."""
+_AUTH_MANAGER = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
 _DATABASE_ERROR = "Database error"
 """Reason in the answer of a request whose database statement failed, for example because SQLite was locked."""
 
@@ -55,11 +56,13 @@ class LocalAirflow:
     """Airflow with SQLite and the LocalExecutor, in ``.local/airflow``.
 
     :param home: its home
+    :param spec_interval_s: seconds between two readings of the folder of specs
     """
 
-    def __init__(self, home: Path | None = None) -> None:
+    def __init__(self, home: Path | None = None, spec_interval_s: int = 15) -> None:
         self.home = home or local_dir() / "airflow"
-        self.log_file = self.home / "standalone.log"
+        self.spec_interval_s = spec_interval_s
+        self.log_file = self.home / "components.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._token = ""
         self.port = 0
@@ -80,7 +83,7 @@ class LocalAirflow:
             "AIRFLOW__CORE__DAGS_FOLDER": str(project_folder("dags")),
             "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__TRIGGERER__CAPACITY": "5000",
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": str(self.spec_interval_s),
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             # a worker's slot becomes free one such interval after its task has ended; the default is 5 s
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
@@ -92,7 +95,9 @@ class LocalAirflow:
         fixed = {
             "AIRFLOW_HOME": str(self.home),
             **project_variables(),
-            # `airflow standalone` finds its own programs there
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__AUTH_MANAGER": _AUTH_MANAGER,
+            # tasks find the programs of this environment
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
             "PYTHONWARNINGS": "ignore",
         }
@@ -115,7 +120,7 @@ class LocalAirflow:
         self.connect(cluster)
 
     def prepare_database(self) -> None:
-        """Create the home with its database, if it does not exist.
+        """Create the home with its database, or migrate that of another version of Airflow.
 
         :raises LocalAirflowError: if the Airflow command fails; contains its output
         """
@@ -123,8 +128,11 @@ class LocalAirflow:
         make_private(self.home)
         if not self.database.exists():
             self._connections.unlink(missing_ok=True)
-        if not self._connections.exists():
+        migrated = self.home / "migrated_by.txt"
+        version = metadata.version("apache-airflow-core")
+        if not (self._connections.exists() and migrated.exists() and migrated.read_text() == version):
             self._airflow("db", "migrate")
+            migrated.write_text(version)
         never_reuse_trigger_ids(self.database)
 
     def connect(self, cluster: dict[str, Any]) -> None:
@@ -133,13 +141,25 @@ class LocalAirflow:
         :param cluster: as for :meth:`prepare`
         :raises LocalAirflowError: if the Airflow command fails; contains its output
         """
-        wanted = json.dumps(local_connections(cluster), indent=1)
+        connections = local_connections(cluster)
+        wanted = json.dumps(connections, indent=1)
         if self._connections.exists() and self._connections.read_text() == wanted:
             return
         draft = self._connections.with_suffix(".new.json")
         draft.write_text(wanted)
-        self._airflow("connections", "import", "--overwrite", str(draft))
+        if self._process is None:
+            self._airflow("connections", "import", "--overwrite", str(draft))
+        else:  # a request takes less time than a command, which has to import Airflow
+            for name, fields in connections.items():
+                self._store_connection({"connection_id": name, **fields})
         draft.rename(self._connections)
+
+    def _store_connection(self, connection: dict[str, Any]) -> None:
+        answer = self._request("PATCH", f"/connections/{connection['connection_id']}", json=connection)
+        if answer.status_code == 404:
+            answer = self._request("POST", "/connections", json=connection)
+        if answer.status_code >= 300:
+            raise LocalAirflowError(f"Airflow did not store the connection: {answer.text}")
 
     @property
     def _connections(self) -> Path:
@@ -164,7 +184,7 @@ class LocalAirflow:
         make_private(self.home)
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "airflow", "standalone"],
+                [sys.executable, "-m", "airflow_megatron.cli.local.airflow_components"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -185,7 +205,7 @@ class LocalAirflow:
         raise LocalAirflowError(f"Airflow did not become ready:\n{self._log_tail()}")
 
     def expect_alive(self) -> None:
-        """Check that no component of Airflow has ended; ``airflow standalone`` goes on without it.
+        """Check that no component of Airflow has ended; the others go on without it.
 
         :raises LocalAirflowError: if one has ended; contains the last lines of the log
         """

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import Sweep
 
 LOOK_PAUSE_S = 5.0
+END_PAUSE_S = 1.0
+"""Pause when all jobs have ended, and only Airflow's last tasks are left."""
+_SPEC_INTERVAL_S = 60
+"""The specs of a sweep that runs change rarely, and each reading takes time from its jobs."""
 _FEWEST_FOR_A_FORECAST = 4
 
 
@@ -53,7 +57,7 @@ def run_quickstart(sweep: Sweep, *, fresh: bool) -> int:
         print(missing, file=sys.stderr)
         return 1
     try:
-        with local_services() as airflow:
+        with local_services(_SPEC_INTERVAL_S) as airflow:
             state = _run_sweep(airflow, plan, fresh=fresh)
     except (LocalAirflowError, QuickstartError) as error:
         print(f"\n{error}", file=sys.stderr)
@@ -96,13 +100,16 @@ def run_ui() -> int:
 
 
 @contextmanager
-def local_services() -> Iterator[LocalAirflow]:
-    """Start the local cluster and Airflow; on exit, stop those that this command started."""
+def local_services(spec_interval_s: int = 15) -> Iterator[LocalAirflow]:
+    """Start the local cluster and Airflow; on exit, stop those that this command started.
+
+    :param spec_interval_s: seconds between two readings of the folder of specs
+    """
     signal.signal(signal.SIGTERM, _interrupt)
     keep_new_files_private()
     make_private(local_dir())
     was_up = run_local_cluster("status", quiet=True) == 0
-    airflow = LocalAirflow()
+    airflow = LocalAirflow(spec_interval_s=spec_interval_s)
     try:
         _say("the Slurm cluster is already running" if was_up else "starting the Slurm cluster")
         with ThreadPoolExecutor(1) as beside:  # each waits for its own daemons most of the time
@@ -138,13 +145,17 @@ def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
     )
     with looks_at(plan) as look:
         progress = _Progress(look)
+        next_look = 0.0
         while True:
             state = airflow.run_state(dag_id, run_id)
             airflow.expect_alive()
-            progress.show()
-            if state in ("success", "failed"):
+            ended = state in ("success", "failed")
+            if ended or time.monotonic() >= next_look:
+                progress.show()
+                next_look = time.monotonic() + LOOK_PAUSE_S
+            if ended:
                 break
-            time.sleep(LOOK_PAUSE_S)
+            time.sleep(END_PAUSE_S if progress.have_jobs_ended else LOOK_PAUSE_S)
     _say(f"the sweep's run ended: {state}")
     if state == "failed":
         for task, task_state in airflow.task_states(dag_id, run_id).items():
@@ -160,6 +171,13 @@ class _Progress:
         self._look = look
         self._grid: ProgressGrid | None = None
         self._began = time.monotonic()
+
+    @property
+    def have_jobs_ended(self) -> bool:
+        """Whether every job has ended, although the verdicts of some may be missing."""
+        return self._grid is not None and all(
+            status.state.is_final or status.state is StageState.ENDED for status in self._grid.cells.values()
+        )
 
     def show(self) -> None:
         try:

@@ -6,30 +6,33 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from sqlalchemy import create_engine, text
 
+from airflow_megatron.cli.local.airflow_components import COMPONENTS as NAMES
 from airflow_megatron.cli.local.local_airflow import DATABASE_WAIT_S, LocalAirflow, LocalAirflowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 COMPONENTS = """
 for words in scheduler dag-processor 'airflow api_server -- host:127.0.0.1' triggerer
 do (exec -a "$words" sleep 600) &
 done
 wait
 """
-"""As ``airflow standalone``: it waits on, although a component has ended."""
+"""As ``airflow_components``: it waits on, although a component has ended."""
 
 
 @pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[LocalAirflow]:
+def running(tmp_path: Path) -> Iterator[LocalAirflow]:
     airflow = LocalAirflow(tmp_path)
     airflow.log_file.write_text("scheduler  | database is locked\ntriggerer  | 5 triggers\n")
     with subprocess.Popen(["bash", "-c", COMPONENTS], start_new_session=True) as process:
@@ -47,21 +50,64 @@ def components(pid: int) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_a_component_that_ends_is_named_with_its_log(standalone: LocalAirflow) -> None:
-    assert standalone._process is not None
-    standalone.expect_alive()
-    components(standalone._process.pid)[0].kill()
+def test_a_component_that_ends_is_named_with_its_log(running: LocalAirflow) -> None:
+    assert running._process is not None
+    running.expect_alive()
+    components(running._process.pid)[0].kill()
     time.sleep(0.2)
     with pytest.raises(LocalAirflowError) as error:
-        standalone.expect_alive()
+        running.expect_alive()
     assert str(error.value) == (
         "Airflow's scheduler has ended; start the command again, and the sweeps go on. "
         "Last lines of its log:\nscheduler  | database is locked"
     )
-    os.killpg(standalone._process.pid, signal.SIGKILL)
-    standalone._process.wait()
+    os.killpg(running._process.pid, signal.SIGKILL)
+    running._process.wait()
     with pytest.raises(LocalAirflowError, match="Airflow has ended; start the command again"):
-        standalone.expect_alive()
+        running.expect_alive()
+
+
+AIRFLOW = """
+import signal, sys, time
+def end(number, frame):
+    print("ending", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("running", *sys.argv[1:], flush=True)
+while True:
+    time.sleep(0.1)
+    print("working", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["file", "full disk"])
+def test_components_log_until_they_have_ended(output: str, tmp_path: Path) -> None:
+    (tmp_path / "airflow.py").write_text(AIRFLOW)
+    log = tmp_path / "components.log"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
+    words = [sys.executable, "-m", "airflow_megatron.cli.local.airflow_components"]
+    with (
+        (log if output == "file" else Path("/dev/full")).open("wb", buffering=0) as file,
+        subprocess.Popen(words, env=environment, stdout=file, start_new_session=True) as process,
+    ):
+        deadline = time.monotonic() + 60
+        while len(children(process.pid)) < 4 or (output == "file" and log.read_text().count("running") < 4):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1)
+        assert len(children(process.pid)) == 4
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(60) == 0
+    if output == "file":
+        lines = {line.replace(" ", "") for line in log.read_text().splitlines()}
+        assert lines == {
+            f"{name}|{text}" for name in NAMES for text in (f"running{name}", "working", "ending")
+        }
+
+
+def children(pid: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.parametrize("driver", ["sqlite", "sqlite+aiosqlite"])

@@ -24,7 +24,7 @@ KEPT = (
         "airflow.db",
         "airflow.db-wal",
         "airflow.cfg",
-        "standalone.log",
+        "components.log",
     ),
     *("connections.json", "logs", "jwt_secret"),
 )
@@ -90,8 +90,8 @@ def test_a_home_that_airflow_fills(tmp_path: Path) -> None:
     """Airflow writes its configuration, with its keys, and its database."""
     home = tmp_path / "airflow"
     home.mkdir()
-    (home / "standalone.log").write_text("password: x")
-    (home / "standalone.log").chmod(0o644)
+    (home / "components.log").write_text("password: x")
+    (home / "components.log").chmod(0o644)
     ssh = {"host": "127.0.0.1", "port": 1, "user": "me", "key_file": "/x", "host_key": "ssh-ed25519 AAAA"}
     program = (
         "import json, pathlib, sys\n"
@@ -104,6 +104,6 @@ def test_a_home_that_airflow_fills(tmp_path: Path) -> None:
         preexec_fn=lambda: os.umask(0o022),
     )
     found = {path.name: mode(path) for path in home.rglob("*")}
-    assert {"airflow.db", "connections.json", "standalone.log"} <= found.keys()
+    assert {"airflow.db", "connections.json", "components.log"} <= found.keys()
     assert mode(home) == 0o700
     assert {name for name, each in found.items() if each & 0o077} == set()
