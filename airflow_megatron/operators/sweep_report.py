@@ -124,7 +124,7 @@ def unfinished_jobs(jobs: Iterable[Job], statuses: Iterable[StageStatus]) -> lis
     of_job = {status.job: status for status in statuses}
     needless = {name for name, status in of_job.items() if status.intended}
     for job in jobs:
-        waits = job.name in of_job and of_job[job.name].state is StageState.WAITING
+        waits = job.name in of_job and of_job[job.name].state in (StageState.WAITING, StageState.BLOCKED)
         if waits and any(dependency.job in needless for dependency in job.depends_on):
             needless.add(job.name)
     return [
