@@ -285,7 +285,7 @@ def stage_status(
         state = StageState.FAILED
     behind = _behind(state, latest, row)
     iteration = train_iters = loss = seconds_left = None
-    if job.reported_as in ("training", "benchmark"):
+    if job.reported_as == "benchmark" or run.has_training(job):
         train_iters = job.train_iters
         last = _last_iteration(run, job)
         if last is not None:

@@ -211,13 +211,15 @@ def _point_tables(
     searches: Sequence[LearningRateSearch],
     grid: ProgressGrid,
 ) -> list[PointTable[Any]]:
-    """Return the tables of benchmarks and searches; for a sweep without these and without trainings, the table of its
-    jobs.
+    """Return the tables of benchmarks and searches; for a sweep without these and without stages of a training
+    kind, the table of its jobs.
     """
     benchmarks = benchmark_rows(snapshot, jobs)
     tables: list[PointTable[Any]] = [benchmark_table(benchmarks)] if benchmarks else []
     tables += [search_table(searches)] if searches else []
-    return tables or ([job_table(jobs, grid)] if jobs and not table.rows else [])
+    if not tables and jobs and not any(job.reported_as == "training" for job in jobs):
+        tables.append(job_table(jobs, grid))
+    return tables
 
 
 def _study_tables(

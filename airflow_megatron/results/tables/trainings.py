@@ -142,10 +142,11 @@ def result_table(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> ResultTab
     """Make the result table of a sweep.
 
     :param snapshot: the run directories.
-    :param jobs: the jobs of the plan. Every training job has a row, regardless of its state.
+    :param jobs: the jobs of the plan. Every training job has a row, regardless of its state, and so has a job of
+        another kind whose log contains iterations, such as a script that starts Megatron-LM.
     :returns: the table.
     """
-    branches = [_branch(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "training"]
+    branches = [_branch(run, job) for job in jobs if (run := snapshot.run(job.run_dir)).has_training(job)]
     best = _best_rows([branch.row for branch in branches])
     return ResultTable(
         tuple(
