@@ -93,6 +93,9 @@ def test_the_first_sweep_runs_on_the_site(
     connection = yaml.safe_load((tmp_path / "clusters" / f"{site}.yaml").read_text())["ssh_conn_id"]
     assert f"airflow connections add {connection} " in answer.stdout
     assert f"airflow-megatron cluster check {site}" in answer.stdout
+    page = shipped("docs/sites") / f"{site}.md"
+    assert page.is_file()
+    assert f"The connection of {site} ({page}):" in answer.stdout
     monkeypatch.setenv(project.HOME_VARIABLE, str(tmp_path))
     monkeypatch.setenv(SETTING, ",".join(VARIABLES))
     for name, value in VARIABLES.items():
