@@ -379,6 +379,7 @@ EVENTS_JOB = r"""
         condition: {class_name: FileContentCondition, path: /a, pattern: "x+", mode: contains}
       - {class_name: GlobExistsCondition, pattern: "/b/*.pt", min_matches: 2}
       - {class_name: CommandCondition, command: [test, -e, "a b"]}
+      - {class_name: CommandCondition, command: [check, --strict, true, 3]}
 """
 
 
@@ -398,10 +399,11 @@ def test_events_and_conditions(cluster: ClusterProfile) -> None:
     assert (failed.pattern, failed.do, failed.limit, failed.condition) == ("^FAILED", "restart", 1, None)
     assert job.restart.retryable == 2
     assert job.finish is not None
-    assert [part.kind for part in job.finish.parts] == ["not", "command", "command"]
+    assert [part.kind for part in job.finish.parts] == ["not", "command", "command", "command"]
     assert job.finish.parts[0].parts[0] == Condition("log", path="/a", pattern=r"x\+")
     assert "-ge 2" in job.finish.parts[1].command
     assert job.finish.parts[2].command == "test -e 'a b'"
+    assert job.finish.parts[3].command == "check --strict True 3"
 
 
 @pytest.mark.parametrize(
