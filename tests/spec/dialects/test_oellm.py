@@ -586,3 +586,11 @@ def test_an_error_stands_at_the_value_of_its_stage(
     (error,) = refused.value.problems
     assert message in error.message
     assert written.splitlines()[-1].strip() in text.splitlines()[error.line - 1]
+
+
+def test_messages_name_the_keys_of_the_file() -> None:
+    loaded = load_sweep_text(DECAYS, "study.yaml")
+    text = "--train-iters 30 and train_iters 30, not --no-such-flag of x/--train-iters"
+    assert loaded.in_its_keys(text) == (
+        "backend.megatron.train_iters 30 and train_iters 30, not --no-such-flag of x/--train-iters"
+    )
