@@ -1057,7 +1057,7 @@ FIXES: Final = (
         "operators/slurm_submit.py",
         "one.number == number and (one.claimed or one.job_id)",
         "True",
-        ("operators/test_array_attempts.py",),
+        ("task_runtime/test_forged_attempts.py",),
     ),
 )
 
