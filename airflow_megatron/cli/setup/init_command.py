@@ -65,7 +65,7 @@ def init(
 ) -> None:
     """Create a project: a sweep spec, cluster profiles and the DAG files. Existing files are kept."""
     folder = Path(os.path.abspath(folder.expanduser()))  # noqa: PTH100
-    sites = site or []
+    sites = list(dict.fromkeys(site or []))
     for name in sites:
         if name not in (known := site_names()):
             hint = did_you_mean(name, known) or f"known: {', '.join(known)}"

@@ -106,6 +106,12 @@ def test_the_first_sweep_runs_on_the_site(
     assert f"cluster: {site} " in (tmp_path / "sweep_specs" / "first_sweep.yaml").read_text()
 
 
+def test_a_site_that_is_named_twice_is_written_once(call: Callable[..., Answer], tmp_path: Path) -> None:
+    answer = call("init", str(tmp_path), "--site", "vista", "--site", "vista")
+    assert answer.stdout.count(str(tmp_path / "clusters" / "vista.yaml")) == 1
+    assert answer.stdout.count("airflow connections add") == 1
+
+
 def test_an_unknown_site_writes_nothing(call: Callable[..., Answer], tmp_path: Path) -> None:
     answer = call("init", str(tmp_path / "new"), "--site", "lumi")
     assert answer.status == 2
