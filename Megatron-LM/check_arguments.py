@@ -3,10 +3,11 @@
 
     python check_arguments.py <COMMAND_LINES
 
-Reads JSON lines ``{"argv": […], "world_size": n}`` and prints the error message of each, or null. A command line is
-valid if it is valid either with GPUs or without. With ``"starter": "upstream_lr_finder.py"``, ``argv`` holds the
-arguments after upstream's script, and only the arguments of the starter are checked. Values that come from a checkpoint
-(``--use-checkpoint-args``) are not checked. Neither is whether files and packages exist: only the job can check that.
+Reads JSON lines ``{"argv": […], "world_size": n}`` and prints the error messages of each as a list, or null. A command
+line is valid if it is valid either with GPUs or without. With ``"starter": "upstream_lr_finder.py"``, ``argv`` holds
+the arguments after upstream's script, and only the arguments of the starter are checked. Values that come from a
+checkpoint (``--use-checkpoint-args``) are not checked. Neither is whether files and packages exist: only the job can
+check that.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _complete(argv: Sequence[str], world_size: int, *, has_cuda: bool) -> argpar
     return args
 
 
-def problem(argv: Sequence[str], world_size: int, starter: str | None = None) -> str | None:
+def problems(argv: Sequence[str], world_size: int, starter: str | None = None) -> list[str] | None:
     """Return why a command line is refused, None for a valid one.
 
     :param argv: the arguments, without the program's name.
@@ -51,16 +52,24 @@ def problem(argv: Sequence[str], world_size: int, starter: str | None = None) ->
     :param starter: the program that starts upstream's script with them; None for this project's trainer.
     """
     if starter is not None:
-        return lr_finder_options.problem(lr_finder_options.split(starter, argv)[0])
+        found = lr_finder_options.problem(lr_finder_options.split(starter, argv)[0])
+        return None if found is None else [found]
     try:
-        complete(argv, world_size)
-    except arguments.ArgumentError as error:
-        return str(error)
+        refused = _refused(argv, world_size, has_cuda=False) and _refused(argv, world_size, has_cuda=True)
     except ArithmeticError as error:
-        return f"it cannot calculate with these values: {error}"
-    return None
+        return [f"it cannot calculate with these values: {error}"]
+    return refused or None
+
+
+def _refused(argv: Sequence[str], world_size: int, *, has_cuda: bool) -> list[str]:
+    try:
+        args = arguments.parse_args(argv, world_size=world_size, has_cuda=has_cuda)
+    except arguments.ArgumentError as error:
+        return [str(error)]
+    found = [] if args.use_checkpoint_args else arguments.argument_problems(args)
+    return list(dict.fromkeys(map(str, found)))
 
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(json.dumps(problem(**json.loads(line))))
+        print(json.dumps(problems(**json.loads(line))))

@@ -99,7 +99,10 @@ class AlikeFindings:
         more = f"; the same {' and '.join(others)}" if others else ""
         place, in_profile = self.place(sweep, profile)
         document = profile if in_profile else sweep.document
-        return document.problem(place, f"{where}: {self.message}{more}", self.hint)
+        message, hint = self.message, self.hint
+        if self.keys[:1] != ("slurm",):  # options of sbatch are not arguments of Megatron
+            message, hint = (sweep.in_its_keys(text, (*self.names, *self.keys)) for text in (message, hint))
+        return document.problem(place, f"{where}: {message}{more}", hint)
 
     def place(self, sweep: Sweep, profile: ProfilePlaces) -> tuple[KeyPath, bool]:
         """Return the place of the value, and whether it is one in the cluster's profile."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -153,7 +154,13 @@ class ResolvePointOperator(EndsTestRun, DeferringTask):
     def _launched(self, context: Context, conf: Mapping[str, Any]) -> PinnedSweep:
         """Return the newest pinned plan of the sweep's run that launched this run."""
         refuse_unknown_keys(conf, LAUNCHED_POINT_KEYS)
-        run_id = str(conf.get("run"))
+        if not conf.get("pin") or not conf.get("run"):
+            raise AirflowFailException(
+                "a run with a stored plan needs both pin and run, the run of "
+                f"{self.sweep} that stored it; to run the point by itself, write "
+                f"{json.dumps({'point': conf.get('point')})} alone"
+            )
+        run_id = str(conf["run"])
         states: Any = context["ti"].get_task_states(dag_id=self.sweep, task_ids=[LAUNCH], run_ids=[run_id])
         if states.get(run_id, {}).get(LAUNCH) == "failed" and not just_cleared(context):
             raise AirflowFailException(

@@ -223,7 +223,12 @@ class SlurmSubmitOperator(DescribedJobOperator):
         try:
             if since is not None and record is not None:
                 number = record.number
-            elif self.attempt is not None and record is None and not just_cleared(context):
+            elif (
+                self.attempt is not None
+                and record is None
+                and not just_cleared(context)
+                and (state := self._with_submission(attempts, int(self.attempt))) is not None
+            ):
                 number = int(self.attempt)
                 record = ChosenAttempt(number)
             else:
@@ -283,6 +288,19 @@ class SlurmSubmitOperator(DescribedJobOperator):
                 method_name="submit_again",
             )
         return self._done(context, submitted)
+
+    def _with_submission(self, attempts: JobAttempts, number: int) -> StageRecord | None:
+        """Return the recorded state if an array has submitted an attempt.
+
+        The number comes from the run's configuration, which whoever starts a run writes.
+        """
+        state = attempts.state()
+        if any(one.number == number and (one.claimed or one.job_id) for one in state.attempts):
+            return state
+        self.log.warning(
+            "%s: attempt %d of the run's configuration was not submitted", attempts.job.name, number
+        )
+        return None
 
     def _run_on_login_node(self, attempts: JobAttempts) -> None:
         job, cluster = attempts.job, attempts.cluster

@@ -116,7 +116,7 @@ def report_edges(fits: SweepFits, sweep: str, page: Path, sections: Sequence[Not
 
 
 def unfinished_jobs(jobs: Iterable[Job], statuses: Iterable[StageStatus]) -> list[StageStatus]:
-    """Return the jobs that should have finished but have not.
+    """Return the jobs that should have finished but have not, blocked ones last.
 
     :param jobs: all jobs, parents first
     :param statuses: states of the jobs
@@ -124,11 +124,12 @@ def unfinished_jobs(jobs: Iterable[Job], statuses: Iterable[StageStatus]) -> lis
     of_job = {status.job: status for status in statuses}
     needless = {name for name, status in of_job.items() if status.intended}
     for job in jobs:
-        waits = job.name in of_job and of_job[job.name].state is StageState.WAITING
+        waits = job.name in of_job and of_job[job.name].state in (StageState.WAITING, StageState.BLOCKED)
         if waits and any(dependency.job in needless for dependency in job.depends_on):
             needless.add(job.name)
-    return [
+    unfinished = [
         status
         for name, status in of_job.items()
         if status.state is not StageState.FINISHED and name not in needless
     ]
+    return sorted(unfinished, key=lambda status: status.state is StageState.BLOCKED)

@@ -102,8 +102,14 @@ def fetch_snapshot(
     :raises airflow_megatron.results.readings.snapshot.SnapshotError: if the answer is cut off
     """
     if callable(run):
-        directories = run_directories(sweep_jobs(jobs))
-        return parse_snapshot(run(snapshot_script(directories, log_tail_bytes=log_tail_bytes)).stdout)
+        writers: dict[str, list[tuple[str, str]]] = {}
+        for job in jobs:
+            if job.shared_log is not None:
+                writers.setdefault(job.shared_log, []).append((job.run_dir, job.stage))
+        script = snapshot_script(
+            run_directories(sweep_jobs(jobs)), logs=writers, log_tail_bytes=log_tail_bytes
+        )
+        return parse_snapshot(run(script).stdout, writers)
     snapshots = [
         fetch_snapshot(
             [job for job in jobs if job.cluster == cluster], of_cluster, log_tail_bytes=log_tail_bytes

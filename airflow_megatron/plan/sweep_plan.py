@@ -459,7 +459,7 @@ def _command_problem(sweep: Sweep, job: Job, cluster: ClusterProfile, error: Com
                     own, f"stage {job.stage}: {job.kind} does not read {name}", hint
                 )
     add = f"; add {sweep.key_of(error.name, error.section)}" if error.section else ""
-    return sweep.document.problem(place, f"{error.message}{add}")
+    return sweep.document.problem(place, f"{sweep.in_its_keys(error.message, (error.name,))}{add}")
 
 
 def _with_environment_of_earlier(jobs: list[Job], cluster: ClusterProfile) -> list[Job]:

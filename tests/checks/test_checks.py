@@ -109,6 +109,21 @@ def test_a_whole_line_of_a_script_among_the_options(option: str, hint: str) -> N
     assert problem.hint == hint
 
 
+@pytest.mark.parametrize(
+    ("option", "what", "hint"),
+    [
+        ("# --nice=5", "'# --nice=5', a comment", "write --nice=5, or remove it"),
+        ("# low priority", "'# low priority', a comment", "remove it"),
+        ("", "an empty text", "remove it"),
+    ],
+)
+def test_an_option_without_effect(option: str, what: str, hint: str) -> None:
+    text = changed(("time: 6h}", f"time: 6h, options: ['{option}']}}"))
+    warning, *_ = checked(text).warnings
+    assert f"slurm.options hold {what}, which has no effect" in str(warning)
+    assert hint in str(warning)
+
+
 @pytest.mark.slow
 def test_a_value_with_blanks_in_quotes_is_one_value() -> None:
     assert errors_of(changed(("time: 6h}", "time: 6h, options: ['--licenses=\"a b\"']}"))) == []

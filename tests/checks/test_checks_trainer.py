@@ -97,6 +97,15 @@ def test_a_command_in_the_trainers_place() -> None:
     assert planned(own).warnings == ()
 
 
+@pytest.mark.slow
+def test_each_part_with_a_problem_is_named() -> None:
+    text = SPEC.replace("  train_iters: 10\n", "  train_iters: 10\n  eval_iters: -1\n").replace("16", "24")
+    with pytest.raises(SpecError) as caught:
+        planned(text)
+    assert "--eval-iters must not be negative" in str(caught.value)
+    assert "must be a multiple of" in str(caught.value)
+
+
 def test_it_is_asked_only_when_nothing_else_is_wrong() -> None:
     with pytest.raises(SpecError) as caught:
         planned(SPEC.replace("train_iters: 10", "train_iters: 10\n  lr_warmup_iters: 20"))

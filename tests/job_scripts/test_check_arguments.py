@@ -38,10 +38,21 @@ def test_an_answer_for_each_line() -> None:
         ([*GOOD, "--transformer-impl", "transformer_engine", "--optimizer", "lamb"], 1),
         ([*GOOD, "--swiglu", "--hidden-size", f"4{'0' * 400}"], 1),
         ([*GOOD, "--group-query-attention", "--num-query-groups", "0"], 1),
+        (
+            [
+                *GOOD,
+                "--num-layers=3",
+                "--hidden-size=63",
+                "--save=/s",
+                "--wandb-project=x",
+                "--eval-iters=-1",
+            ],
+            1,
+        ),
     ]
     lines = "".join(json.dumps({"argv": argv, "world_size": size}) + "\n" for argv, size in requests)
     done = subprocess.run([sys.executable, PROGRAM], input=lines, capture_output=True, text=True, check=True)
-    good, parallel, unknown, from_checkpoint, elsewhere, large, zero = map(
+    good, (parallel,), (unknown,), from_checkpoint, elsewhere, (large,), (zero,), several = map(
         json.loads, done.stdout.splitlines()
     )
     assert good is from_checkpoint is elsewhere is None
@@ -49,3 +60,9 @@ def test_an_answer_for_each_line() -> None:
     assert "no argument '--no-such-flag'" in unknown
     assert "cannot calculate with these values: integer division result too large" in large
     assert zero == "--num-query-groups must be above zero, not 0"
+    assert several == [
+        "--hidden-size (63) must be a multiple of --num-attention-heads (4)",
+        "--save needs --save-interval",
+        "--eval-iters must not be negative",
+        "--wandb-project needs --tensorboard-dir: it gets what TensorBoard gets",
+    ]

@@ -341,7 +341,14 @@ class TestResolvePoint:
                 {"point": "lr0.004", "jobs": {"pretrain": {"script": "#!/bin/bash"}}},
                 "jobs come from a plan, not from a run's configuration",
             ),
-            ({"point": "lr0.004", "pin": "0" * 64}, "run 'None' of chain has stored no plan"),
+            (
+                {"point": "lr0.004", "pin": "0" * 64},
+                (
+                    "a run with a stored plan needs both pin and run, the run of chain that stored it; "
+                    'to run the point by itself, write {"point": "lr0.004"} alone'
+                ),
+            ),
+            ({"point": "lr0.004", "pin": None, "run": "r"}, "needs both pin and run"),
             ({"point": "lr0.004", "pin": "0" * 64, "run": "../x"}, "has stored no plan"),
             ({"point": "lr0.004", "pin": "x", "run": "r", "script": "x"}, "unknown key 'script'"),
         ],

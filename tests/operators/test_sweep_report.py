@@ -52,6 +52,20 @@ def test_jobs_cancelled_by_a_condition_are_expected_to_be_missing(cluster) -> No
     assert unfinished(**{branch: True, f"{branch}__convert": StageState.FAILED}) == {f"{branch}.convert"}
 
 
+def test_failed_jobs_are_named_before_the_ones_that_they_block(cluster) -> None:
+    jobs = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), cluster).jobs
+    failed = [job.name for job in jobs if job.stage == "pretrain"]
+    statuses = [
+        StageStatus(
+            job.point, job.stage, job.name, StageState.FAILED if job.name in failed else StageState.BLOCKED
+        )
+        for job in jobs
+    ]
+    named = [status.job for status in unfinished_jobs(jobs, statuses)]
+    assert named[: len(failed)] == failed
+    assert len(named) == len(jobs)
+
+
 def fits_of(*losses: list[float]) -> SweepFits:
     """Return the fits of sizes whose losses belong to the same learning rates."""
     rates = [1e-4 * 2**step for step in range(7)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,6 @@ from airflow_megatron.spec.documents.shipped_files import FOLDERS, PACKAGE_DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 ROOT = project_root()
 VENDOR = "airflow_megatron/ui/static/vendor/"
@@ -129,6 +130,9 @@ def test_commands_work_without_a_checkout(run: Callable[..., str]) -> None:
     assert "quickstart: 4 points, 37 jobs" in linted
     script = run(*cli, "render", "quickstart", "S_lr0.001.pretrain")
     assert f"{PACKAGE_DATA}/Megatron-LM/pretrain_gpt.py" in script
+    page = re.search(r"[(]([^)]*lumi-g[.]md)[)]", run(*cli, "init", "project", "--site", "lumi-g"))
+    assert page is not None
+    assert Path(page[1]).is_file()
     assert "not up: " in run(*cli, "cluster", "status", status=3)
     missing = run(*cli, "status", "quickstart", status=1, stream="stderr")
     assert "airflow-megatron init DIR --local-cluster, or airflow-megatron ui" in missing

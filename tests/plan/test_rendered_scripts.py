@@ -1049,3 +1049,63 @@ class TestContainerOfASpec:
         assert set(images) == set(jobs) - {"prepare"}
         again = [type(job).from_json(json.loads(json.dumps(job.to_json()))) for job in jobs.values()]
         assert again == list(jobs.values())
+
+
+def run_job(
+    script: str, job: Job, sandbox: Sandbox, module_status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run a script as Slurm would, from a file, and return its end."""
+    (sandbox.bin / "module").write_text(f"#!/bin/sh\necho 'no such module' >&2\nexit {module_status}\n")
+    attempt = Path(job.stage_dir) / "1"
+    attempt.mkdir(parents=True, exist_ok=True)
+    (attempt / "jobid").write_text("7\n")
+    (sandbox.folder / "job.sh").write_text(script)
+    environment = {"CALLS": str(sandbox.calls_file), "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
+    return subprocess.run(
+        ["bash", str(sandbox.folder / "job.sh")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=sandbox.folder,
+        env={"PATH": f"{sandbox.bin}:/usr/bin:/bin", **environment},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_job_without_its_modules_ends(status: int, sandbox: Sandbox) -> None:
+    cluster = sandbox.cluster(modules=["CUDA/13", "it's"])
+    (job,) = jobs_of(train_spec(), cluster).values()
+    done = run_job(job_script(job, cluster, 1), job, sandbox, status)
+    assert done.returncode == status
+    message = (
+        f"the modules of the cluster profile were not loaded: status {status} of module load: CUDA/13 it's"
+    )
+    assert (message in done.stderr) is (status != 0)
+    assert sandbox.calls_file.exists() is (status == 0)
+
+
+@pytest.mark.slow
+def test_a_failing_line_of_setup_is_named_and_the_job_goes_on(sandbox: Sandbox) -> None:
+    (sandbox.folder / "activate").write_text("false\nexport ACTIVATED=1\nfalse\n")
+    cluster = sandbox.cluster(
+        setup=[
+            "source ./activate",
+            "if false",
+            "then exit 9",
+            "fi",
+            "false || true",
+            "f() { false; true; }; f",
+            "module load missing",
+            "cd nowhere 2>/dev/null",
+        ]
+    )
+    (job,) = jobs_of(train_spec(), cluster).values()
+    done = run_job(job_script(job, cluster, 1) + "\nfalse\ntrue\n", job, sandbox, 1)
+    assert done.returncode == 0
+    named = [line for line in done.stderr.splitlines() if "airflow-megatron: setup" in line]
+    assert named == [
+        f"airflow-megatron: setup: status 1 of a line, the job goes on: {line}"
+        for line in ("source ./activate", "module load missing", "cd nowhere 2> /dev/null")
+    ]
+    assert sandbox.calls_file.exists()

@@ -10,6 +10,7 @@ import pytest
 from run_tree import iteration_line, take_snapshot
 
 from airflow_megatron.results.readings.progress import (
+    ProgressGrid,
     StageState,
     StageStatus,
     changed_lines,
@@ -237,8 +238,8 @@ def test_grid_of_a_sweep(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     assert len(grid.points) == 6
     assert grid.stages[:3] == ("pretrain", "pretrain.convert", "pretrain.evaluate")
     assert len(grid.cells) == len(tree.jobs) == 4 * 9 + 2 * 3
-    assert grid.summary() == "42 jobs: 39 finished, 2 waiting, 1 failed"
-    assert not grid.is_final
+    assert grid.summary() == "42 jobs: 39 finished, 2 blocked, 1 failed"
+    assert grid.is_final
     failed = grid.cells["h128_lr0.01", "pretrain"]
     assert failed.reason == "exit code 1: the loss is not a number"
     lines = progress_lines(grid)
@@ -250,7 +251,7 @@ def test_grid_of_a_sweep(sweep: tuple[RunTree, SweepSnapshot]) -> None:
 def test_plain_data_of_a_grid(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     tree, snapshot = sweep
     data = progress_grid(snapshot, read_jobs(tree.jobs)).to_json()
-    assert data["counts"] == {"finished": 39, "waiting": 2, "failed": 1}
+    assert data["counts"] == {"finished": 39, "blocked": 2, "failed": 1}
     assert len(data["jobs"]) == 42
     failed = next(job for job in data["jobs"] if job["state"] == "failed")
     assert (failed["point"], failed["stage"], failed["loss"]) == ("h128_lr0.01", "pretrain", None)
@@ -272,7 +273,7 @@ def test_time_left_of_a_running_training(tree: RunTree) -> None:
 def test_only_changes_are_reported(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     tree, snapshot = sweep
     grid = progress_grid(snapshot, read_jobs(tree.jobs))
-    assert len(changed_lines(None, grid)) == 40
+    assert len(changed_lines(None, grid)) == 42  # also the two that are blocked
     assert changed_lines(grid, grid) == []
     key = ("h64_lr0.001", "pretrain")
     earlier = replace(
@@ -321,3 +322,56 @@ def test_a_warning_stands_beside_what_has_finished(tree: RunTree) -> None:
         StageState.FINISHED,
         "warning: exit code 1 after its last checkpoint",
     )
+
+
+CHAIN = [
+    {"stage": "pretrain", "kind": "train"},
+    {"stage": "convert", "kind": "convert", "depends_on": [{"job": "s.p.pretrain", "until": "finished"}]},
+    {"stage": "evaluate", "kind": "evaluate", "depends_on": [{"job": "s.p.convert", "until": "finished"}]},
+    {"stage": "cooldown", "kind": "train", "depends_on": [{"job": "s.p.pretrain", "until": "checkpoint 40"}]},
+    {"stage": "reached", "kind": "train", "depends_on": [{"job": "s.p.pretrain", "until": "checkpoint 20"}]},
+    {"stage": "cleanup", "kind": "command", "depends_on": [{"job": "s.p.pretrain", "until": "condition"}]},
+]
+
+
+def chain_grid(tree: RunTree, verdict: str | None) -> ProgressGrid:
+    run_dir = tree.root / "p"
+    tree.write(run_dir / ".jobs" / "pretrain" / "1" / "jobid", "7\n")
+    if verdict:
+        tree.write(run_dir / ".jobs" / "pretrain" / "verdict.json", verdict)
+    tree.write(run_dir / "checkpoints" / "iter_0000020" / "common.pt", "")
+    rows = [{"name": f"s.p.{job['stage']}", "point": "p", "run_dir": str(run_dir), **job} for job in CHAIN]
+    return progress_grid(take_snapshot([str(run_dir)]), read_jobs(rows), queue={})
+
+
+def test_jobs_after_a_failed_one_are_blocked(tree: RunTree) -> None:
+    verdict = '{"attempt": 1, "outcome": "failed", "reason": "ImportError", "job_id": "7"}'
+    grid = chain_grid(tree, verdict)
+    texts = {status.stage: (status.text, status.reason) for status in grid.cells.values()}
+    assert texts == {
+        "pretrain": ("failed", "ImportError"),
+        "convert": ("blocked", "pretrain has failed"),
+        "evaluate": ("blocked", "convert is blocked"),
+        "cooldown": ("blocked", "pretrain has failed without checkpoint 40"),
+        "reached": ("waiting", ""),  # its checkpoint exists
+        "cleanup": ("waiting", ""),  # the condition may be the end of the training
+    }
+    assert grid.counts() == {"waiting": 2, "blocked": 3, "failed": 1}
+    assert grid.to_json()["jobs"][1]["state"] == "blocked"
+    assert all(grid.cells["p", stage].state.is_final for stage in ("convert", "evaluate", "cooldown"))
+
+
+def test_jobs_after_one_that_its_condition_cancelled_are_not_missed(tree: RunTree) -> None:
+    verdict = '{"attempt": 1, "outcome": "cancelled", "reason": "loss > 9", "job_id": "7", "intended": true}'
+    grid = chain_grid(tree, verdict)
+    assert (grid.cells["p", "convert"].reason, grid.cells["p", "convert"].intended) == (
+        "pretrain was cancelled",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "verdict", [None, '{"attempt": 1, "outcome": "retryable", "reason": "a node failed", "job_id": "7"}']
+)
+def test_jobs_after_one_that_is_repeated_wait(tree: RunTree, verdict: str | None) -> None:
+    assert chain_grid(tree, verdict).cells["p", "convert"].text == "waiting"

@@ -5,6 +5,8 @@ import io
 import json
 import math
 import re
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,8 +36,6 @@ from airflow_megatron.results.tables.trainings import (
 from airflow_megatron.results.tables.vocabulary_padding import padding_note, padding_parameters
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from run_tree import RunTree
 
     from airflow_megatron.results.readings.snapshot import SweepSnapshot
@@ -343,3 +343,17 @@ def test_a_sweep_of_commands_has_a_table_of_its_jobs(tmp_path: Path) -> None:
     ]
     assert "exit code 3" in report.text
     assert "exit code 3" in report.page.read_text()
+
+
+def test_a_branch_whose_trunk_has_failed_is_blocked(tree: RunTree) -> None:
+    tree.add_point({"num_layers": 2, "hidden_size": 64}, 120_000, 1e-3, budgets={"1M": 100})
+    run_dir = next(job["run_dir"] for job in tree.jobs if job["stage"] == "pretrain")
+    branch = next(job for job in tree.jobs if job["kind"] == "train" and job["stage"] != "pretrain")
+    for folder in (Path(branch["run_dir"]), Path(run_dir)):
+        shutil.rmtree(folder)
+    verdict = '{"attempt": 1, "outcome": "failed", "reason": "ImportError", "job_id": "7"}'
+    tree.write(Path(run_dir) / ".jobs" / "pretrain" / "1" / "jobid", "7\n")
+    tree.write(Path(run_dir) / ".jobs" / "pretrain" / "verdict.json", verdict)
+    jobs = read_jobs(tree.jobs)
+    rows = {row.branch: row for row in result_table(take_snapshot(run_directories(jobs)), jobs).rows}
+    assert (rows["pretrain"].state, rows[branch["branch"]].state) == ("failed", "blocked")

@@ -84,7 +84,7 @@ def programs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     import check_conversions
 
     asked_functions = {
-        "check_arguments.py": check_arguments.problem,
+        "check_arguments.py": check_arguments.problems,
         "check_conversions.py": check_conversions.obstacle,
     }
 

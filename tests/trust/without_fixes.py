@@ -1051,6 +1051,14 @@ FIXES: Final = (
         "",
         ("ui/test_hostile_results.py::TestSizes::test_a_table_of_any_size_is_not_read",),
     ),
+    Fix(
+        "H6",
+        "numbers of attempts in a run's configuration",
+        "operators/slurm_submit.py",
+        "one.number == number and (one.claimed or one.job_id)",
+        "True",
+        ("task_runtime/test_forged_attempts.py",),
+    ),
 )
 
 

@@ -8,7 +8,7 @@ does not support is an error. The namespace is saved in every checkpoint.
 
 from __future__ import annotations
 
-from megatron_core_trainer.arguments.completion import check_machine, complete_args
+from megatron_core_trainer.arguments.completion import argument_problems, check_machine, complete_args
 from megatron_core_trainer.arguments.errors import ArgumentError
 from megatron_core_trainer.arguments.missing_kernels import switch_off_missing_kernels
 from megatron_core_trainer.arguments.model_settings import (
@@ -26,6 +26,7 @@ __all__ = [
     "MODEL_SETTINGS",
     "ArgumentError",
     "Tokenizer",
+    "argument_problems",
     "build_parser",
     "check_machine",
     "complete_args",

@@ -32,19 +32,32 @@ def complete_args(args: argparse.Namespace) -> None:
     :param args: parsed arguments.
     :raises ArgumentError: with the names of the conflicting flags.
     """
-    start_lr_finder(args)
-    _complete_model(args)
-    _complete_parallelism(args)
-    _complete_init(args)
-    _complete_batch(args)
-    complete_lr_finder(args)
-    complete_learning_rate(args)
-    check_optimizer(args)
-    _check_checkpointing(args)
-    _check_data(args)
-    _check_wandb(args)
+    problems = argument_problems(args)
+    if problems:
+        raise problems[0]
     args.consumed_train_samples = args.skipped_train_samples = args.consumed_valid_samples = 0
     args.iteration = 0
+
+
+def argument_problems(args: argparse.Namespace) -> list[ArgumentError]:
+    """Fill in derived values, and return what is wrong with the arguments: at most one problem of each part of them.
+
+    A part that needs values of another one with a problem is not checked.
+
+    :param args: parsed arguments.
+    """
+    problems: list[ArgumentError] = []
+    failed: set[object] = set()
+    for complete, needed in _PARTS:
+        if failed.isdisjoint(needed):
+            try:
+                complete(args)
+            except ArgumentError as error:
+                problems.append(error)
+                failed.add(complete)
+        else:
+            failed.add(complete)
+    return problems
 
 
 def check_machine(args: argparse.Namespace) -> None:
@@ -256,3 +269,19 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+_PARTS = (
+    (start_lr_finder, ()),
+    (_complete_model, (start_lr_finder,)),
+    (_complete_parallelism, (_complete_model,)),
+    (_complete_init, (_complete_model,)),
+    (_complete_batch, (_complete_parallelism,)),
+    (complete_lr_finder, (_complete_batch,)),
+    (complete_learning_rate, (_complete_batch, complete_lr_finder)),
+    (check_optimizer, (start_lr_finder,)),
+    (_check_checkpointing, (start_lr_finder,)),
+    (_check_data, ()),
+    (_check_wandb, ()),
+)
+"""The parts of the arguments in the order of their checks, each with those whose values it needs."""

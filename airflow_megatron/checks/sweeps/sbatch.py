@@ -75,6 +75,12 @@ def _of_rendered(job: Job) -> Iterator[Finding]:
             instead = text.strip().removeprefix("#SBATCH").strip()[:80]
             hint = f"write {instead}" if instead else "remove it"
             yield Finding("sbatch comment line", job, keys, message, hint, word=text)
+        elif not split_directive(text):
+            what = f"{text.strip()[:80]!r}, a comment" if text.strip() else "an empty text"
+            message = f"slurm.options hold {what}, which has no effect"
+            bare = text.strip().lstrip("#").strip()[:80]
+            hint = f"write {bare}, or remove it" if bare.startswith("-") else "remove it"
+            yield Finding("sbatch comment", job, keys, message, hint, warning=True, word=text)
     for refused in refused_options(given):
         if refused.name == NO_OPTION and refused.text not in options:
             refused = replace(refused, instead=f"remove {refused.text[:80]}, or quote a value with blanks")

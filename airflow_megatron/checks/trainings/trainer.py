@@ -71,19 +71,20 @@ def trainer_findings(jobs: Sequence[Job], templates: Path) -> Iterator[Finding]:
         yield unanswered(next(iter(alike.values()))[0], error)
         return
     for (lines, _, _), refused in alike.items():
-        problem, *others = itertools.islice(answered, len(lines))
-        if problem is None or any(other != problem for other in others):
-            continue  # the trainer takes it, or refuses a value that is not known yet
-        names = named_arguments(problem)
-        missing = problem.endswith(_MISSING)
-        verb = "give" if missing else "change"
-        for job in refused:
-            yield Finding(
-                f"trainer:{','.join(names)}",
-                job,
-                ("megatron",),
-                f"the trainer refuses it (world size {job.world_size}): {problem}",
-                f"{verb} {' or '.join(names)}" if names else "see pretrain_gpt.py --help",
-                warning=missing and not is_shipped(template_name(job)),
-                names=names,
-            )
+        first, *others = (each or [] for each in itertools.islice(answered, len(lines)))
+        for problem in first:
+            if not all(problem in other for other in others):
+                continue  # the trainer refuses a value that is not known yet
+            names = named_arguments(problem)
+            missing = problem.endswith(_MISSING)
+            verb = "give" if missing else "change"
+            for job in refused:
+                yield Finding(
+                    f"trainer:{','.join(names)}",
+                    job,
+                    ("megatron",),
+                    f"the trainer refuses it (world size {job.world_size}): {problem}",
+                    f"{verb} {' or '.join(names)}" if names else "see pretrain_gpt.py --help",
+                    warning=missing and not is_shipped(template_name(job)),
+                    names=names,
+                )

@@ -11,13 +11,13 @@ import sys
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
 
 from airflow_megatron.cli.local.airflow_components import COMPONENTS
-from airflow_megatron.cli.local.free_ports import free_port
+from airflow_megatron.cli.local.free_ports import port_of, reserve_port
 from airflow_megatron.cli.local.local_connection import AirflowCommandError, local_connections, run_airflow
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
 from airflow_megatron.cli.local.startup_wait import StartupWait
@@ -29,6 +29,9 @@ from airflow_megatron.spec.documents.project import (
     project_root,
     project_variables,
 )
+
+if TYPE_CHECKING:
+    import socket
 
 LOOPBACK = "127.0.0.1"
 
@@ -42,6 +45,8 @@ DATABASE_WAIT_S = 30
 """How long a statement waits for another process to release the database; sqlite3's default of 5 s is too short for a
 busy machine, and Airflow's scheduler ends when a statement fails."""
 _AUTH_MANAGER = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
+_PORT = "AIRFLOW__API__PORT"
+"""Variable with the port of the web page."""
 _DATABASE_ERROR = "Database error"
 """Reason in the answer of a request whose database statement failed, for example because SQLite was locked."""
 
@@ -67,6 +72,7 @@ class LocalAirflow:
         self._token = ""
         self.port = 0
         self._log_ports: dict[str, str] = {}
+        self._reserved: list[socket.socket] = []
 
     @property
     def database(self) -> Path:
@@ -103,7 +109,7 @@ class LocalAirflow:
         }
         if self.port:
             fixed |= {
-                "AIRFLOW__API__PORT": str(self.port),
+                _PORT: str(self.port),
                 "AIRFLOW__API__BASE_URL": f"http://localhost:{self.port}",
                 "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{self.port}/execution/",
                 **self._log_ports,
@@ -171,15 +177,7 @@ class LocalAirflow:
 
         :raises LocalAirflowError: if they do not start; contains the last lines of their log
         """
-        try:
-            self.port = self.port or free_port(8080)
-            # another Airflow on this machine may use the default ports of the log servers
-            self._log_ports = {
-                "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port(8793)),
-                "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port(8794)),
-            }
-        except OSError as error:
-            raise LocalAirflowError(str(error)) from error
+        self._choose_ports()
         keep_new_files_private()
         make_private(self.home)
         with self.log_file.open("wb") as log:
@@ -203,6 +201,28 @@ class LocalAirflow:
                 return
             time.sleep(0.5)
         raise LocalAirflowError(f"Airflow did not become ready:\n{self._log_tail()}")
+
+    def _choose_ports(self) -> None:
+        chosen = os.environ.get(_PORT, "")
+        if chosen and not (chosen.isdecimal() and 0 < int(chosen) < 65536):
+            raise LocalAirflowError(f"{_PORT} is {chosen!r}, not a port; write a number from 1 to 65535")
+        try:
+            if not self.port:
+                self.port = self._reserve(int(chosen), others=False) if chosen else self._reserve(8080)
+            # another Airflow on this machine may use the default ports of the log servers
+            self._log_ports = {
+                "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self._reserve(8793)),
+                "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._reserve(8794)),
+            }
+        except OSError as error:
+            hint = f"{_PORT}: {error}; write another one, or unset it" if chosen and not self.port else error
+            raise LocalAirflowError(str(hint)) from error
+
+    def _reserve(self, wanted: int, *, others: bool = True) -> int:
+        """Return a free port, which no other start gets until :meth:`stop`."""
+        holder = reserve_port(wanted, others=others)
+        self._reserved.append(holder)
+        return port_of(holder)
 
     def expect_alive(self) -> None:
         """Check that no component of Airflow has ended; the others go on without it.
@@ -232,6 +252,8 @@ class LocalAirflow:
 
     def stop(self) -> None:
         """Stop everything that :meth:`start` started."""
+        while self._reserved:
+            self._reserved.pop().close()
         if self._process is None:
             return
         group = self._process.pid

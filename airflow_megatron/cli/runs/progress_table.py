@@ -25,7 +25,10 @@ _STYLES: Final = {
     StageState.FINISHED: "green",
     StageState.FAILED: "bold red",
     StageState.CANCELLED: "magenta",
+    StageState.BLOCKED: "dim red",
 }
+_COUNTED: Final = (StageState.WAITING, StageState.BLOCKED)
+"""States of jobs that have no line of their own."""
 
 
 def progress_table(grid: ProgressGrid, *, title: str, rows: int | None = None) -> Table:
@@ -67,11 +70,10 @@ def _finished(statuses: Sequence[StageStatus]) -> int:
 
 
 def _unfinished(statuses: Sequence[StageStatus]) -> Text:
-    """Return a line for each active or failed job; waiting jobs are only counted."""
+    """Return a line for each active or failed job; waiting and blocked jobs are only counted."""
     lines: list[Text] = []
-    waiting = [status for status in statuses if status.state is StageState.WAITING]
     for status in statuses:
-        if status.state in (StageState.WAITING, StageState.FINISHED):
+        if status.state in (*_COUNTED, StageState.FINISHED):
             continue
         text = f"{status.stage} {status.text}"
         if status.seconds_left is not None:
@@ -79,9 +81,11 @@ def _unfinished(statuses: Sequence[StageStatus]) -> Text:
         if status.reason:
             text += f": {status.reason}"
         lines.append(Text(text, style=_STYLES[status.state]))
-    if waiting:
-        first = waiting[0].stage if len(waiting) == 1 else f"{waiting[0].stage} and {len(waiting) - 1} more"
-        lines.append(Text(f"waiting: {first}", style=_STYLES[StageState.WAITING]))
+    for state in _COUNTED:
+        stages = [status.stage for status in statuses if status.state is state]
+        if stages:
+            first = stages[0] if len(stages) == 1 else f"{stages[0]} and {len(stages) - 1} more"
+            lines.append(Text(f"{state.value}: {first}", style=_STYLES[state]))
     return Text("\n").join(lines)
 
 

@@ -23,6 +23,7 @@ from airflow_megatron.cli.setup.new_project import make_project, profile_connect
 from airflow_megatron.spec.documents.configuration import airflow_configuration, airflow_home, configured
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.project import clusters_dir, local_dir, sweep_specs_dir
+from airflow_megatron.spec.documents.shipped_files import shipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ def init(
 ) -> None:
     """Create a project: a sweep spec, cluster profiles and the DAG files. Existing files are kept."""
     folder = Path(os.path.abspath(folder.expanduser()))  # noqa: PTH100
-    sites = site or []
+    sites = list(dict.fromkeys(site or []))
     for name in sites:
         if name not in (known := site_names()):
             hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
@@ -90,7 +91,7 @@ def init(
 
 def _show_next_steps(folder: Path, sites: Sequence[str]) -> None:
     for name in sites:
-        print(f"\nThe connection of {name} (docs/sites/{name}.md):\n")
+        print(f"\nThe connection of {name} ({shipped('docs/sites') / name}.md):\n")
         print(CONNECTION.format(connection=profile_connection(name)))
         print(f"\nThen: airflow-megatron cluster install {name}, and airflow-megatron cluster check {name}")
     if not sites:

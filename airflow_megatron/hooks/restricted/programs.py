@@ -46,6 +46,8 @@ _NUMBER: Final = 987654321
 """Placeholder for a number in the snapshot's script."""
 _RUN_DIRECTORY: Final = "/RUN-DIRECTORY"
 """Placeholder for the directories in the snapshot's script."""
+_LOG: Final = "/FURTHER-LOG"
+"""Placeholder for the logs outside them."""
 
 LAYOUT: Final = {
     "hidden": [JOBS, ARRAYS, SUBMITTING, ENVIRONMENTS],
@@ -148,9 +150,10 @@ def _snapshots() -> Iterator[tuple[str, str]]:
         ("runs-ends", {"log_tail_bytes": _NUMBER}),
         ("runs-ends-whole", {"log_tail_bytes": _NUMBER, "whole": True}),
     ):
-        text = snapshot_script([_RUN_DIRECTORY], iteration_lines=_NUMBER, **arguments)
+        text = snapshot_script([_RUN_DIRECTORY], logs=[_LOG], iteration_lines=_NUMBER, **arguments)
         text = text.replace("tail=100 ", f"tail={word('int')} ").replace(str(_NUMBER), word("int"))
-        yield name, text.replace(_RUN_DIRECTORY, words("path") + maybe('""'))
+        places = words("path") + maybe('""')
+        yield name, text.replace(_RUN_DIRECTORY, places).replace(_LOG, places)
 
 
 def _changing(commands: SlurmCommands) -> dict[str, str]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PRETRAIN_GPT: Final = "pretrain_gpt.py"
 TABLE_FILE: Final = Path(__file__).with_name("arguments.json")
 
+_MOST_TABLES: Final = 32
+"""Maximum number of cached tables of programs, and of forks."""
 _DECLARATION: Final = ("action", "type", "nargs", "choices", "default", "required", "dest")
 Action = Literal["Store", "StoreTrue", "StoreFalse", "BooleanOptional"]
 
@@ -245,7 +247,7 @@ def argument_table(release: str) -> ArgumentTable:
     return table_of(_content_with(release), release)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=_MOST_TABLES)  # specs may name any program
 def program_table(release: str, program: str = PRETRAIN_GPT) -> ArgumentTable:
     """Load the arguments of a program of a release, with its own defaults.
 
@@ -291,12 +293,25 @@ def table_of(content: Mapping[str, Any], release: str, program: str | None = Non
     )
 
 
-@functools.cache
 def read_table(path: Path) -> ArgumentTable:
     """Read the table of one checkout, the output of ``airflow-megatron megatron-args CHECKOUT``.
 
     :raises ValueError: if the file cannot be read, or is not such a table, or a table of several releases.
     """
+    return _read_table(path, file_state(path))
+
+
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written again, None if there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=_MOST_TABLES)
+def _read_table(path: Path, state: tuple[int, int, int] | None) -> ArgumentTable:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         (release,) = content["releases"]

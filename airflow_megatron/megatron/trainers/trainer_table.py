@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments.tables import (
     ArgumentTable,
     argument_table,
+    file_state,
     read_table,
     with_extra,
 )
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 TRAINERS_DIR: Final = Path(__file__).parent
 """A folder for each trainer, with ``arguments.json`` if it has its own table."""
-_extended: dict[tuple[str, str, str, str, frozenset[str], str | None], ArgumentTable] = {}
+_MOST_EXTENDED: Final = 32
+"""Maximum number of cached tables: each spec may declare arguments of its own."""
+_extended: OrderedDict[tuple[object, ...], ArgumentTable] = OrderedDict()
 
 
 def trainer_table(
@@ -52,12 +56,16 @@ def trainer_table(
         {**declarations(section.extra_arguments), **declared} if section.extra_arguments or declared else {}
     )
     packages = frozenset(section.packages)
-    key = (trainer, release, section.arguments_table or "", repr(extra) if extra else "", packages, entry)
+    own = section.arguments_table
+    written = file_state(Path(own)) if own else None
+    key = (trainer, release, own, written, repr(extra) if extra else "", packages, entry)
     table = _extended.get(key)
     if table is None:
         argument_table(release)  # unknown releases are refused for every trainer
         table = _own_table(program, release, section, entry).with_packages(packages)
         table = _extended[key] = with_extra(table, extra) if extra else table
+        while len(_extended) > _MOST_EXTENDED:
+            _extended.popitem(last=False)
     return program.search_table(table) if search else table
 
 

@@ -20,7 +20,7 @@ from airflow_megatron.results.plots.figures import (
     plain,
     rendered,
 )
-from airflow_megatron.results.readings.progress import stage_status
+from airflow_megatron.results.readings.progress import progress_grid
 from airflow_megatron.results.readings.sweep_jobs import format_value
 from airflow_megatron.results.tables.points import Figure, PointTable
 from airflow_megatron.spec.trust.json_records import real, word
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from airflow_megatron.results.readings.progress import StageStatus
     from airflow_megatron.results.readings.snapshot import RunSnapshot, SweepSnapshot
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
 
@@ -84,7 +85,12 @@ def read_searches(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Lea
     :param jobs: the jobs of the plan; other kinds are ignored.
     :returns: one for each ``lr_finder`` job, in the plan's order.
     """
-    searches = [_search(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "search"]
+    cells = progress_grid(snapshot, jobs).cells
+    searches = [
+        _search(snapshot.run(job.run_dir), job, cells[job.point, job.stage])
+        for job in jobs
+        if job.reported_as == "search"
+    ]
     losses: dict[str, list[float]] = {}
     for search in searches:
         if search.lowest_loss is not None:
@@ -96,7 +102,7 @@ def read_searches(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Lea
     ]
 
 
-def _search(run: RunSnapshot, job: SweepJob) -> LearningRateSearch:
+def _search(run: RunSnapshot, job: SweepJob, status: StageStatus) -> LearningRateSearch:
     found = run.lr_finder or {}
     lowest = found.get("lowest")
     lowest = lowest if isinstance(lowest, dict) else {}
@@ -104,7 +110,7 @@ def _search(run: RunSnapshot, job: SweepJob) -> LearningRateSearch:
     return LearningRateSearch(
         point=job.point,
         sweep_params=job.sweep_params,
-        outcome=stage_status(run, job).state.value,
+        outcome=status.state.value,
         optimizer=word(found.get("optimizer")) or job.params.get("optimizer"),
         suggested=real(found.get("suggested")),
         lowest_rate=real(lowest.get("learning_rate")),

@@ -7,7 +7,7 @@ just killed is still shown as running until its verdict is written.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,11 +44,32 @@ class StageState(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    BLOCKED = "blocked"
+    """Nothing submitted, because an earlier job has ended for good without the result that this one needs."""
 
     @property
     def is_final(self) -> bool:
         """Whether the state will not change without user action."""
-        return self in (StageState.FINISHED, StageState.FAILED, StageState.CANCELLED)
+        return self in (StageState.FINISHED, *_WITHOUT_RESULT)
+
+    @property
+    def letter(self) -> str:
+        """Its letter in the data of the web page and of the report's page."""
+        return _LETTERS[self]
+
+
+_WITHOUT_RESULT: Final = (StageState.FAILED, StageState.CANCELLED, StageState.BLOCKED)
+_LETTERS: Final[Mapping[StageState, str]] = {
+    StageState.WAITING: "w",
+    StageState.PENDING: "q",
+    StageState.RUNNING: "r",
+    StageState.ENDED: "r",
+    StageState.RESTARTING: "t",
+    StageState.FINISHED: "f",
+    StageState.FAILED: "x",
+    StageState.CANCELLED: "s",
+    StageState.BLOCKED: "u",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +87,9 @@ class StageStatus:
     :param loss: last logged training loss (nats per token); NaN if the training diverged
     :param seconds_left: seconds until the last iteration of a training, estimated from the last logged iterations
     :param reason: why it failed, was cancelled or is restarted, as stated by the verdict; why it waits in the queue, as
-        stated by Slurm
-    :param intended: whether a condition of its own cancelled it, as specified
+        stated by Slurm; which earlier job blocks it
+    :param intended: whether a condition of its own cancelled it, as specified; for a blocked job, whether a condition
+        cancelled the job that blocks it
     :param behind: while it waits: the stage on which its early submission depends
     """
 
@@ -91,9 +113,13 @@ class StageStatus:
         words: list[str] = ["ended, verdict pending" if self.state is StageState.ENDED else self.state.value]
         if self.behind:
             words = [f"queued behind {self.behind}"]
-        if self.iteration is not None and self.state not in (StageState.WAITING, StageState.FINISHED):
+        if self.iteration is not None and self.state not in (
+            StageState.WAITING,
+            StageState.BLOCKED,
+            StageState.FINISHED,
+        ):
             words.append(f"{self.iteration}/{self.train_iters}" if self.train_iters else str(self.iteration))
-        if self.loss is not None and self.state is not StageState.WAITING:
+        if self.loss is not None and self.state not in (StageState.WAITING, StageState.BLOCKED):
             words.append(f"loss {self.loss:.3f}")
         if self.attempts > 1:
             words.append(f"(attempt {self.attempts})")
@@ -156,6 +182,7 @@ _SUMMARY_ORDER: Final = (
     StageState.RESTARTING,
     StageState.PENDING,
     StageState.WAITING,
+    StageState.BLOCKED,
     StageState.FAILED,
     StageState.CANCELLED,
 )
@@ -167,6 +194,7 @@ _VERDICT_STATES: Final[Mapping[Outcome, StageState]] = {
     Outcome.ROLLED_OVER: StageState.RESTARTING,
     Outcome.RETRYABLE: StageState.RESTARTING,
 }
+_ENDINGS: Final = {StageState.FAILED: "has failed", StageState.CANCELLED: "was cancelled"}
 _RUNNING: Final = frozenset(
     {
         JobState.RUNNING,
@@ -191,13 +219,48 @@ def progress_grid(
     :param queue: Slurm job id → row of the jobs that squeue lists, including ended ones; None if unknown.
     :returns: the grid.
     """
+    cells = {
+        (job.point, job.stage): stage_status(snapshot.run(job.run_dir), job, queue=queue) for job in jobs
+    }
+    of_name = {job.name: job for job in jobs}
+    for job in jobs:  # parents come first
+        status = cells[job.point, job.stage]
+        if status.state is StageState.WAITING:
+            parents = [
+                (cells[parent.point, parent.stage], until, snapshot.run(parent.run_dir))
+                for name, until in job.after
+                if (parent := of_name.get(name)) is not None
+            ]
+            cells[job.point, job.stage] = _blocked(status, parents)
     return ProgressGrid(
         points=tuple(dict.fromkeys(job.point for job in jobs)),
         stages=tuple(dict.fromkeys(job.stage for job in jobs)),
-        cells={
-            (job.point, job.stage): stage_status(snapshot.run(job.run_dir), job, queue=queue) for job in jobs
-        },
+        cells=cells,
     )
+
+
+def _blocked(status: StageStatus, parents: Sequence[tuple[StageStatus, str, RunSnapshot]]) -> StageStatus:
+    """Return the status of a job that waits: blocked if an earlier job can no longer give what it waits for.
+
+    A line of a log and a condition may hold although the earlier job has failed; they are decided where they are
+    evaluated.
+
+    :param parents: for each earlier job its status, what the job waits for, and the earlier job's run directory
+    """
+    for parent, until, run in parents:
+        what, _, detail = until.partition(" ")
+        if parent.state is StageState.BLOCKED and what != "condition":
+            reason = f"{parent.stage} is blocked"
+        elif parent.state not in _WITHOUT_RESULT:
+            continue
+        elif what == "finished":
+            reason = f"{parent.stage} {_ENDINGS[parent.state]}"
+        elif what == "checkpoint" and detail not in map(str, run.checkpoints):
+            reason = f"{parent.stage} {_ENDINGS[parent.state]} without checkpoint {detail}"
+        else:
+            continue
+        return replace(status, state=StageState.BLOCKED, reason=reason, intended=parent.intended)
+    return status
 
 
 def stage_status(
@@ -222,7 +285,7 @@ def stage_status(
         state = StageState.FAILED
     behind = _behind(state, latest, row)
     iteration = train_iters = loss = seconds_left = None
-    if job.reported_as in ("training", "benchmark"):
+    if job.reported_as == "benchmark" or run.has_training(job):
         train_iters = job.train_iters
         last = _last_iteration(run, job)
         if last is not None:

@@ -63,7 +63,9 @@ from airflow_megatron.spec.layout.run_layout import (
 from airflow_megatron.spec.layout.tracker import tracked_iteration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_megatron.results.readings.sweep_jobs import SweepJob
 
 
 MOST_OF_FILES: Final = 32 << 20
@@ -147,12 +149,16 @@ class AttemptSnapshot:
     refusal: str = ""
 
 
+ALL_ATTEMPTS: Final = 0
+"""Attempt of a log that all attempts of a job write."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogExtract:
     """The lines of one log that contain records.
 
     :param stage: the stage that wrote it
-    :param attempt: number of the attempt
+    :param attempt: number of the attempt, :data:`ALL_ATTEMPTS` for a log that all attempts write
     :param data: the lines
     :param starts: for a whole log: the byte of the log at which each line begins
     """
@@ -229,6 +235,11 @@ class RunSnapshot:
             known = self._trainings[stage] = TrainingRun.of(self.records(stage))
         return known
 
+    def has_training(self, job: SweepJob) -> bool:
+        """Return whether a job is a training: by its stage kind, or because a script of the user logs iterations."""
+        kind = job.reported_as
+        return kind == "training" or (kind == "job" and self.training(job.stage).last is not None)
+
     def _parsed(self, log: LogExtract) -> Sequence[Record]:
         known = self._records.get((log.stage, log.attempt))
         if known is None:
@@ -251,6 +262,7 @@ class SweepSnapshot:
 def snapshot_script(
     run_dirs: Iterable[str],
     *,
+    logs: Iterable[str] = (),
     iteration_lines: int = 2000,
     log_tail_bytes: int | None = None,
     whole: bool = False,
@@ -258,6 +270,7 @@ def snapshot_script(
     """Return the remote command.
 
     :param run_dirs: absolute paths of the run directories on the cluster.
+    :param logs: absolute paths of further logs, which jobs write elsewhere
     :param iteration_lines: approximate number of iteration lines to return from each log; at least 2.
     :param log_tail_bytes: read only the last bytes of each log: sufficient for a status, and fast for logs of any
         length. None for whole logs.
@@ -280,6 +293,7 @@ def snapshot_script(
     paths = (f"*/{OWNER_RECORD}", f"*/{RELEASED_CLAIM}", LR_FINDER_REPORT, LR_FINDER_CURVE)
     names = " -o ".join([*tests, *(f"-path {quote(path)}" for path in paths)])
     directories = " ".join(quote_path(run_dir) for run_dir in run_dirs)
+    others = " ".join(quote_path(log) for log in logs)
     return framed(f"""\
 pattern={quote(RECORD_LINES_ERE)}
 thin={quote(_THIN)}
@@ -317,24 +331,34 @@ one_run() {{
   fi
   for log in {LOGS}/*{LOG_SUFFIX}; do
     case $log in *"$newline"*) continue ;; esac
-    [ -f "$log" ] || continue
-    printf '@{"whole" if whole else "log"} %s\\n' "$log"
-    {bring}
+    one_log {"whole" if whole else "log"}
   done
+}}
+one_log() {{
+  [ -f "$log" ] || return 0
+  printf '@%s %s\\n' "$1" "$log"
+  {bring}
 }}
 {{
   for run in {directories or '""'}; do
     [ -z "$run" ] || ( one_run "$run" )
+  done
+  printf '@others\\n'
+  for log in {others or '""'}; do
+    [ -z "$log" ] || one_log own
   done
   printf '@end\\n'
 }} | gzip -c | base64
 """)
 
 
-def parse_snapshot(text: str) -> SweepSnapshot:
+def parse_snapshot(
+    text: str, writers: Mapping[str, Sequence[tuple[str, str]]] | None = None
+) -> SweepSnapshot:
     """Parse the output of :func:`snapshot_script`.
 
     :param text: standard output of the command; lines before and after its own are ignored.
+    :param writers: each of its further logs → run directory and stage of the jobs that write it
     :returns: the snapshot.
     :raises SnapshotError: if the output is truncated or damaged.
     """
@@ -346,18 +370,27 @@ def parse_snapshot(text: str) -> SweepSnapshot:
         content = gzip.decompress(base64.b64decode("".join(map(str.strip, lines)), validate=True))
     except (binascii.Error, EOFError, OSError, zlib.error) as error:
         raise SnapshotError(f"the cluster's answer is damaged ({error}); run the command again") from error
-    return _read_sections(content)
+    snapshot, others = _read_sections(content)
+    for path, data in others.items():
+        for run_dir, stage in (writers or {}).get(path, ()):
+            if run_dir in snapshot.runs:
+                snapshot.runs[run_dir].logs.append(LogExtract(stage, ALL_ATTEMPTS, data))
+    return snapshot
 
 
-def _read_sections(content: bytes) -> SweepSnapshot:
+def _read_sections(content: bytes) -> tuple[SweepSnapshot, dict[str, bytes]]:
+    """Return the run directories, and the lines of the further logs by their paths."""
     runs: dict[str, RunSnapshot] = {}
     run: RunSnapshot | None = None
     header: tuple[str, str] | None = None
     body: list[bytes] = []
     files: dict[str, str] = {}
+    others: dict[str, bytes] = {}
     complete = False
 
     def close_section() -> None:
+        if header is not None and header[0] == "own":
+            others[header[1]] = b"\n".join([*body, b""])
         if run is None or header is None:
             return
         if header[0] == "file":
@@ -386,10 +419,10 @@ def _read_sections(content: bytes) -> SweepSnapshot:
         if not line.startswith(b"@"):
             continue
         kind, _, rest = line[1:].decode("utf-8", "replace").partition(" ")
-        if kind in ("run", "end"):
+        if kind in ("run", "others", "end"):
             close_run()
             complete = kind == "end"
-            run = None if complete else runs.setdefault(rest, RunSnapshot(rest))
+            run = runs.setdefault(rest, RunSnapshot(rest)) if kind == "run" else None
         else:
             close_section()
             if run is not None:
@@ -397,7 +430,7 @@ def _read_sections(content: bytes) -> SweepSnapshot:
         header, body = (kind, rest), []
     if not complete:
         raise SnapshotError("the cluster's answer ends before its last section; run the command again")
-    return SweepSnapshot(runs)
+    return SweepSnapshot(runs), others
 
 
 def _take_line(run: RunSnapshot, kind: str, rest: str) -> None:

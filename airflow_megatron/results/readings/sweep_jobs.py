@@ -34,6 +34,7 @@ class SweepJob:
     :param start_iteration: the checkpoint that it starts from or works on
     :param expect: ``oom`` if the spec expects it to run out of memory
     :param gpus: whether each of its processes has a GPU
+    :param after: name of each job that it depends on, and what it waits for, as in the output of ``plan``
     :param measure: for a benchmark: as in :class:`airflow_megatron.spec.model.jobs.Job`
     """
 
@@ -49,6 +50,7 @@ class SweepJob:
     release: str | None = None
     start_iteration: int | None = None
     expect: str | None = None
+    after: tuple[tuple[str, str], ...] = ()
     measure: Mapping[str, Any] = field(default_factory=dict)
     gpus: bool = True
 
@@ -130,6 +132,10 @@ def read_jobs(jobs: Iterable[Mapping[str, Any]]) -> tuple[SweepJob, ...]:
                 gpus=job.get("gpus") is not False,
                 start_iteration=job.get("iteration"),
                 expect=job.get("expect"),
+                after=tuple(
+                    (str(other.get("job")), str(other.get("until") or "finished"))
+                    for other in job.get("depends_on") or ()
+                ),
                 measure=dict(job.get("measure") or {}),
             )
         )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.logs.log_lines import IterationRecord
 from airflow_megatron.results.readings.curve_points import kept_points
-from airflow_megatron.results.readings.progress import StageState
 from airflow_megatron.results.store.line_numbers import METRICS
 from airflow_megatron.spec.trust.plain_text import shown
 
@@ -24,21 +23,12 @@ _ALL_POINTS: Final = 40_000
 """Maximum number of values of all curves; each takes about 60 bytes of the page."""
 _MOST: Final = 300
 _LEAST: Final = 20
-_LETTERS: Final = {
-    StageState.WAITING: "w",
-    StageState.PENDING: "q",
-    StageState.RUNNING: "r",
-    StageState.ENDED: "r",
-    StageState.RESTARTING: "t",
-    StageState.FINISHED: "f",
-    StageState.FAILED: "x",
-    StageState.CANCELLED: "s",
-}
 _ORDER: Final = (
     ("x", "failed"),
     ("r", "running"),
     ("t", "restarting"),
     ("q", "queued"),
+    ("u", "blocked"),
     ("s", "cancelled"),
     ("w", "waiting"),
 )
@@ -72,7 +62,7 @@ def _rows(table: ResultTable, grid: ProgressGrid, attempts: Sequence[AttemptRow]
         costs.setdefault(row.point, []).append(row)
     letters: dict[str, str] = {}
     for (point, _), status in grid.cells.items():
-        letters[point] = letters.get(point, "") + _LETTERS[status.state]
+        letters[point] = letters.get(point, "") + status.state.letter
     return [
         _row(point, branches, letters.get(point, ""), costs.get(point, []))
         for point, branches in of_point.items()
@@ -100,7 +90,8 @@ def _row(
         "training": shown(last.branch),
         "iteration": last.iteration,
         "total": last.train_iters,
-        "loss": _number(last.train_loss),
+        "loss": None if last.diverged else _number(last.train_loss),
+        "diverged": last.diverged or None,
         "validation_loss": _number(min(validated, default=None)),
         "tokens_per_s": _number(speed / (job.processes if job.gpus else 1) if speed else None),
         "attempts": len(attempts) or None,

@@ -18,7 +18,7 @@ from airflow_megatron.results.plots.lr_batch_maps import draw_maps
 from airflow_megatron.results.plots.lr_searches import draw_searches, read_searches, search_table
 from airflow_megatron.results.plots.plots import draw_plots
 from airflow_megatron.results.plots.study_charts import study_charts
-from airflow_megatron.results.readings.progress import ProgressGrid, progress_grid
+from airflow_megatron.results.readings.progress import ProgressGrid, StageState, progress_grid
 from airflow_megatron.results.readings.sweep_jobs import read_jobs
 from airflow_megatron.results.report.atomic_files import write_atomically
 from airflow_megatron.results.report.page_data import page_data
@@ -211,13 +211,15 @@ def _point_tables(
     searches: Sequence[LearningRateSearch],
     grid: ProgressGrid,
 ) -> list[PointTable[Any]]:
-    """Return the tables of benchmarks and searches; for a sweep without these and without trainings, the table of its
-    jobs.
+    """Return the tables of benchmarks and searches; for a sweep without these and without stages of a training
+    kind, the table of its jobs.
     """
     benchmarks = benchmark_rows(snapshot, jobs)
     tables: list[PointTable[Any]] = [benchmark_table(benchmarks)] if benchmarks else []
     tables += [search_table(searches)] if searches else []
-    return tables or ([job_table(jobs, grid)] if jobs and not table.rows else [])
+    if not tables and jobs and not any(job.reported_as == "training" for job in jobs):
+        tables.append(job_table(jobs, grid))
+    return tables
 
 
 def _study_tables(
@@ -300,7 +302,11 @@ def to_html(report: Report, plots: Sequence[Plot], *, title: str, about: Sequenc
         title=title,
         about=about,
         summary=report.grid.summary(),
-        problems=[status for status in report.grid.cells.values() if status.reason],
+        problems=[
+            status
+            for status in report.grid.cells.values()
+            if status.reason and status.state is not StageState.BLOCKED  # the blocking job is among them
+        ],
         point_tables=[(table, table.display()) for table in report.point_tables],
         columns=display_columns(report.table),
         rows=list(zip(report.table.rows, display_rows(report.table), strict=True)),

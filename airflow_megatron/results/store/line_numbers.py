@@ -20,6 +20,8 @@ LINE: Final[dict[str, Any]] = {
     "consumed_tokens": pl.Int64,
     "global_batch_size": pl.Int32,
     "time": pl.Datetime("us", "UTC"),
+    "skipped_iterations": pl.Int32,
+    "nan_iterations": pl.Int32,
     **dict.fromkeys((*METRICS, "elapsed_ms"), pl.Float32),
 }
 """Columns of an iteration line: its log, its byte in the log, and its values."""

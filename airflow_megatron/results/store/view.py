@@ -63,6 +63,10 @@ _SPAN: Final[dict[str, Any]] = {
 """For each log: the number of lines, how many of them a later log repeated, the lowest and highest iteration, and the
 first and last iteration that is still part of the training."""
 _RECENT: Final = {**LINE, "_training": pl.UInt32}
+_IS_NAN: Final = (pl.col("nan_iterations").fill_null(0) > 0) | (
+    ~pl.col("loss").is_finite().fill_null(False) & (pl.col("skipped_iterations").fill_null(0) == 0)
+)
+"""Whether the loss of a line was not a finite number, as in :attr:`.iteration_lines.IterationRecord.is_nan`."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Picture:
     """A sweep at one moment.
 
     :param generation: number that increases with each update
-    :param trainings: for each training ``point``, ``stage``, ``iteration``, ``train_iters``, ``loss``,
+    :param trainings: for each training ``point``, ``stage``, ``iteration``, ``train_iters``, ``loss``, ``is_nan``,
         ``global_batch_size``, ``seq_length``, ``elapsed_ms`` and ``throughput`` (medians of its newest lines), ``seen``
         (when its newest line was read), ``validation_loss`` and ``memory``, the maximum that PyTorch reserved on
         a GPU, in MiB
@@ -295,6 +299,7 @@ class SweepView:
         validations = self._validations(spans)
         newest = self._recent.group_by("_training", maintain_order=True).agg(
             pl.col("iteration", "train_iters", "loss", "global_batch_size").last(),
+            _IS_NAN.last().alias("is_nan"),
             (pl.col("consumed_tokens") / pl.col("consumed_samples")).drop_nulls().last().alias("seq_length"),
             pl.col("elapsed_ms", "throughput").drop_nulls().median(),
             pl.col("time").max().alias("seen"),

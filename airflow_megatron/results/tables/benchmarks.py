@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.estimates.hardware import GPUS
 from airflow_megatron.megatron.logs.log_lines import MemoryRecord
-from airflow_megatron.results.readings.progress import StageState, stage_status
+from airflow_megatron.results.readings.progress import StageState, progress_grid
 from airflow_megatron.results.tables.points import Figure, PointTable
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.megatron.logs.log_lines import Record
+    from airflow_megatron.results.readings.progress import StageStatus
     from airflow_megatron.results.readings.snapshot import RunSnapshot, SweepSnapshot
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
 
@@ -81,10 +82,15 @@ def benchmark_rows(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Be
     :param jobs: the jobs of the plan; other kinds are ignored.
     :returns: one row per benchmark, in the plan's order.
     """
-    return [_row(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "benchmark"]
+    cells = progress_grid(snapshot, jobs).cells
+    return [
+        _row(snapshot.run(job.run_dir), job, cells[job.point, job.stage])
+        for job in jobs
+        if job.reported_as == "benchmark"
+    ]
 
 
-def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
+def _row(run: RunSnapshot, job: SweepJob, status: StageStatus) -> BenchmarkRow:
     records = run.records(job.stage)
     skip = int(job.measure.get("skip") or 0)
     counted = [record for record in run.training(job.stage).iterations if record.iteration > skip]
@@ -101,7 +107,7 @@ def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
     return BenchmarkRow(
         point=job.point,
         sweep_params={name: value for name, value in job.sweep_params.items() if name not in hidden},
-        outcome=_outcome(run, job),
+        outcome=_outcome(run, job, status),
         iterations=len(steps),
         step_ms=step,
         slowest_step_ms=max(steps, default=None),
@@ -150,10 +156,10 @@ def _memory_of_stages(memory: Mapping[int, float], job: SweepJob) -> tuple[float
     return tuple(found[stage] / MIB_PER_GB for stage in range(stages)) if len(found) == stages else ()
 
 
-def _outcome(run: RunSnapshot, job: SweepJob) -> str:
+def _outcome(run: RunSnapshot, job: SweepJob, status: StageStatus) -> str:
     recorded = run.verdicts.get(job.stage)
     verdict = recorded.verdict if recorded is not None else None
-    state = stage_status(run, job).state
+    state = status.state
     if state is StageState.FINISHED:
         if verdict is not None and verdict.expected == "oom":
             return "oom (expected)"

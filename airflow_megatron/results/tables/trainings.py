@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.results.readings.evaluations import measurements
-from airflow_megatron.results.readings.progress import StageState, stage_status
+from airflow_megatron.results.readings.progress import StageState, progress_grid
 from airflow_megatron.results.readings.sweep_jobs import SweepJob, finite_value, format_value, plain_values
 from airflow_megatron.results.tables.text import aligned_text, csv_cell, markdown_table
 from airflow_megatron.results.tables.vocabulary_padding import padding_parameters
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_megatron.megatron.logs.training_run import TrainingRun
+    from airflow_megatron.results.readings.progress import StageStatus
     from airflow_megatron.results.readings.snapshot import RunSnapshot, SweepSnapshot
 
 
@@ -142,10 +143,16 @@ def result_table(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> ResultTab
     """Make the result table of a sweep.
 
     :param snapshot: the run directories.
-    :param jobs: the jobs of the plan. Every training job has a row, regardless of its state.
+    :param jobs: the jobs of the plan. Every training job has a row, regardless of its state, and so has a job of
+        another kind whose log contains iterations, such as a script that starts Megatron-LM.
     :returns: the table.
     """
-    branches = [_branch(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "training"]
+    cells = progress_grid(snapshot, jobs).cells
+    branches = [
+        _branch(run, job, cells[job.point, job.stage])
+        for job in jobs
+        if (run := snapshot.run(job.run_dir)).has_training(job)
+    ]
     best = _best_rows([branch.row for branch in branches])
     return ResultTable(
         tuple(
@@ -167,9 +174,8 @@ def flatten_evaluation(results: Mapping[str, Any]) -> tuple[dict[str, float], di
     return {each.name: each.value for each in measured}, errors
 
 
-def _branch(run: RunSnapshot, job: SweepJob) -> Branch:
+def _branch(run: RunSnapshot, job: SweepJob, status: StageStatus) -> Branch:
     training = run.training(job.stage)
-    status = stage_status(run, job)
     last = training.last
     seq_length = job.seq_length
     evaluated = max(run.evaluations) if run.evaluations else None

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-FOLDERS: Final = ("Megatron-LM", "dags", "docker", "sbatch", "sweep_specs")
+FOLDERS: Final = ("Megatron-LM", "dags", "docker", "docs/sites", "sbatch", "sweep_specs")
 """The folders of the checkout that a wheel contains."""
 PACKAGE_DATA: Final = "_data"
 """The folder of the package that contains them in a wheel."""

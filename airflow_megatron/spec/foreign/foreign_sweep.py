@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +10,7 @@ from airflow_megatron.spec.model.schema import SweepSpecSection
 from airflow_megatron.spec.model.sweep import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
@@ -25,6 +26,10 @@ TRAINER: Final[TrainerName] = "megatron_lm"
 """What the tools whose files are read here are made for; a sidecar can name another."""
 _OF_TRAININGS: Final = ("trainer", "release", "health")
 _RESTARTS_OF_TRAININGS: Final = ("chain", "nodes", "after_rollback")
+
+
+_NAME: Final = re.compile(r"(?<![\w./-])(--)?([a-z][a-z0-9]*(?:[_-][a-z0-9]+)*)(?![\w/-])")
+"""An argument in a message: ``--global-batch-size``, ``global_batch_size`` or ``lr``."""
 
 
 class ForeignSweep(Sweep):
@@ -57,6 +62,22 @@ class ForeignSweep(Sweep):
     def release(self) -> str:
         """The Megatron release that defines their arguments."""
         return self.sidecar.section.release or RELEASE
+
+    def argument_key(self, argument: str) -> str:
+        """Return the key of the file that gives a Megatron argument, empty if there is none."""
+        return ""
+
+    def in_its_keys(self, text: str, names: Iterable[str] = ()) -> str:
+        """Return a message in which arguments have the names of the file's keys, which may be quite different."""
+        subjects = frozenset(names)
+
+        def key(found: re.Match[str]) -> str:
+            argument = found[2].replace("-", "_")
+            is_argument = found[1] or "_" in found[2] or found[2] in subjects
+            own = self.argument_key(argument) if is_argument else ""
+            return found[0] if not own or own.endswith(f".{found[0]}") else own
+
+        return _NAME.sub(key, text)
 
     def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs of one point, parents first.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -166,6 +166,13 @@ class Sweep(ABC):
         :param section: the section of a stage that has it in a native spec
         """
         return f"{section}: {{{name}: …}}"
+
+    def in_its_keys(self, text: str, names: Iterable[str] = ()) -> str:
+        """Return a message in which arguments have the names of the keys that give them in the document.
+
+        :param names: the arguments that the message is about; others are recognised by dashes and underscores
+        """
+        return text
 
     def warnings(self) -> list[Problem]:
         """Return warnings about values that are allowed but probably unintended."""

@@ -29,11 +29,11 @@ def point_rows(
     """Return a row for each point of a plan; unknown values are left out.
 
     ``point``, ``run`` and ``state`` of its run in Airflow, ``stages`` (one letter each), ``params``, ``cluster`` if
-    the sweep has several; for its current training: ``training``, ``iteration``, ``total``, ``loss``,
-    ``validation_loss`` (the lowest of all its trainings), ``tokens_per_s`` (per GPU), ``mfu`` (0 to 1), ``memory_gb``
-    (on the GPU that uses most) and ``eta_s``; for a benchmark also ``step_ms``, and ``step_ratio`` and
-    ``memory_ratio`` to the values reported elsewhere; for all its jobs ``attempts``, ``gpu_hours`` and
-    ``lost_gpu_hours``.
+    the sweep has several; for its current training: ``training``, ``iteration``, ``total``, ``loss``, or ``diverged``
+    if it is not a finite number, ``validation_loss`` (the lowest of all its trainings), ``tokens_per_s`` (per GPU),
+    ``mfu`` (0 to 1), ``memory_gb`` (on the GPU that uses most) and ``eta_s``; for a benchmark also ``step_ms``, and
+    ``step_ratio`` and ``memory_ratio`` to the values reported elsewhere; for all its jobs ``attempts``, ``gpu_hours``
+    and ``lost_gpu_hours``.
 
     :param runs: point → its run in Airflow
     :param states: run → stage → letter
@@ -72,7 +72,7 @@ def _row(
     read = [
         (stage, trainings.get((point.name, stage.name), StageReading()))
         for stage in point.stages
-        if stage.trains or stage.measures
+        if stage.trains or stage.measures or (point.name, stage.name) in trainings
     ]
     if read:
         row |= _training(*_current(read, of_letters), of_letters, point.peak)
@@ -109,7 +109,8 @@ def _training(
         "training": stage.name,
         "iteration": done,
         "total": total,
-        "loss": rounded(reading.loss),
+        "loss": None if reading.diverged else rounded(reading.loss),
+        "diverged": reading.diverged or None,
         "tokens_per_s": rounded(speed),
         "mfu": rounded(reading.tflops * 1e12 / peak) if reading.tflops and peak else None,
         "step_ms": rounded(step) if stage.measures else None,

@@ -23,6 +23,7 @@ class StageReading(NamedTuple):
     :param tflops: TFLOP/s per GPU, as computed by Megatron
     :param memory_mib: maximum memory that PyTorch has reserved on a GPU, in MiB
     :param seen: Unix time of the newest row
+    :param diverged: whether the loss is no longer a finite number, logged or as the error that ended the last attempt
     """
 
     iteration: int | None = None
@@ -34,6 +35,7 @@ class StageReading(NamedTuple):
     tflops: float | None = None
     memory_mib: float | None = None
     seen: float | None = None
+    diverged: bool = False
 
 
 class JobReading(NamedTuple):

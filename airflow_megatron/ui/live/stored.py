@@ -17,7 +17,7 @@ from airflow_megatron.results.store.reading import read_table
 from airflow_megatron.results.store.segments import SegmentStore, default_root
 from airflow_megatron.results.store.tables import ATTEMPTS
 from airflow_megatron.results.store.view import SweepView
-from airflow_megatron.slurm.verdicts.outcomes import Outcome
+from airflow_megatron.slurm.verdicts.outcomes import NAN_IN_TRAINING, Outcome
 from airflow_megatron.ui.live.point_table import rounded
 from airflow_megatron.ui.live.recorded import MOST_CURVES, EvaluationFigure, JobReading, StageReading
 
@@ -188,6 +188,7 @@ def ended_gpu_hours(sweep: str) -> float:
 
 def _trainings(picture: Picture) -> dict[tuple[str, str], StageReading]:
     seen = picture.trainings.with_columns(pl.col("seen").dt.epoch("ms"))
+    stopped = _stopped_at_nan(picture)
     return {
         (row["point"], row["stage"]): StageReading(
             iteration=row["iteration"],
@@ -201,9 +202,19 @@ def _trainings(picture: Picture) -> dict[tuple[str, str], StageReading]:
             tflops=row["throughput"],
             memory_mib=row["memory"],
             seen=row["seen"] / 1000 if row["seen"] is not None else None,
+            diverged=bool(row["is_nan"]) or (row["point"], row["stage"]) in stopped,
         )
         for row in seen.iter_rows(named=True)
     }
+
+
+def _stopped_at_nan(picture: Picture) -> set[tuple[str, str]]:
+    """Return the trainings whose last attempt ended at a NaN loss, which Megatron does not log before it ends."""
+    ended = picture.attempts.select(*_JOB, "attempt", "signature")
+    begun = picture.states.select(*_JOB, "attempt")
+    last = pl.concat([begun, ended.select(*_JOB, "attempt")]).group_by(_JOB).agg(pl.col("attempt").max())
+    at_nan = ended.filter(pl.col("signature") == NAN_IN_TRAINING).join(last, on=[*_JOB, "attempt"])
+    return set(at_nan.select(_JOB).iter_rows())
 
 
 def _with_lost(picture: Picture) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import func, select
 
 from airflow_megatron.dag_factory.stopped_runs import awaited_runs
+from airflow_megatron.results.readings.progress import StageState
 from airflow_megatron.spec.model.dag_names import LAUNCH, STEPS, point_dag_id
 from airflow_megatron.task_runtime.point_runs import point_of_run
 
@@ -20,24 +21,17 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-WAITING: Final = "w"
-QUEUED: Final = "q"
-RUNNING: Final = "r"
-RESTARTING: Final = "t"
-FINISHED: Final = "f"
-FAILED: Final = "x"
-SKIPPED: Final = "s"
-BLOCKED: Final = "u"
-"""An earlier stage of the point has failed."""
+WAITING: Final = StageState.WAITING.letter
+QUEUED: Final = StageState.PENDING.letter
+RUNNING: Final = StageState.RUNNING.letter
+RESTARTING: Final = StageState.RESTARTING.letter
+FINISHED: Final = StageState.FINISHED.letter
+FAILED: Final = StageState.FAILED.letter
+SKIPPED: Final = StageState.CANCELLED.letter
+BLOCKED: Final = StageState.BLOCKED.letter
 STATES: Final = {
-    WAITING: "waiting",
+    **{state.letter: state.value for state in StageState if state is not StageState.ENDED},
     QUEUED: "queued",
-    RUNNING: "running",
-    RESTARTING: "restarting",
-    FINISHED: "finished",
-    FAILED: "failed",
-    SKIPPED: "cancelled",
-    BLOCKED: "blocked",
 }
 """One letter per stage, because a thousand points have tens of thousands of stages."""
 

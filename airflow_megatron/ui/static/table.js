@@ -38,7 +38,13 @@ export function value(row, name) {
   if (name === "progress") return row.total ? (row.iteration || 0) / row.total : undefined;
   if (name === "finished_stages") return [...row.stages].filter((letter) => letter === "f").length;
   if (name === "stages") return value(row, "finished_stages");
+  if (name === "loss" && row.diverged) return NaN; // JSON has none
   return Object.hasOwn(row.params, name) ? row.params[name] : row[name];
+}
+
+/** Return whether a value has no place in an order. */
+function missing(one) {
+  return one === undefined || one === null || Number.isNaN(one);
 }
 
 function stages(row) {
@@ -127,7 +133,7 @@ export class PointTable {
     const side = down ? -1 : 1;
     return rows.sort((a, b) => {
       const [x, y] = [value(a, name), value(b, name)];
-      if (x === undefined || x === null || y === undefined || y === null) return (x === undefined || x === null) - (y === undefined || y === null);
+      if (missing(x) || missing(y)) return missing(x) - missing(y);
       const by = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
       return side * by;
     });

@@ -77,3 +77,14 @@ def test_of_many_points_the_unfinished_ones_are_shown() -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert short_duration(seconds) == text
+
+
+def test_blocked_jobs_are_counted_like_waiting_ones() -> None:
+    blocked = {"state": StageState.BLOCKED, "reason": "pretrain has failed"}
+    grid = grid_of(
+        1, p0__pretrain=FAILED, p0__cooldown_100M_convert=blocked, p0__cooldown_100M_evaluate=blocked
+    )
+    text = " ".join(" ".join(drawn(grid, 200)).split())
+    assert "blocked: cooldown_100M.convert and 1 more" in text
+    assert "pretrain has failed" not in text
+    assert "11 jobs: 8 finished, 2 blocked, 1 failed" in text

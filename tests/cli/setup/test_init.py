@@ -93,6 +93,9 @@ def test_the_first_sweep_runs_on_the_site(
     connection = yaml.safe_load((tmp_path / "clusters" / f"{site}.yaml").read_text())["ssh_conn_id"]
     assert f"airflow connections add {connection} " in answer.stdout
     assert f"airflow-megatron cluster check {site}" in answer.stdout
+    page = shipped("docs/sites") / f"{site}.md"
+    assert page.is_file()
+    assert f"The connection of {site} ({page}):" in answer.stdout
     monkeypatch.setenv(project.HOME_VARIABLE, str(tmp_path))
     monkeypatch.setenv(SETTING, ",".join(VARIABLES))
     for name, value in VARIABLES.items():
@@ -101,6 +104,12 @@ def test_the_first_sweep_runs_on_the_site(
     assert linted.status == 0, linted.stderr
     assert "2 points, 5 jobs" in linted.stdout
     assert f"cluster: {site} " in (tmp_path / "sweep_specs" / "first_sweep.yaml").read_text()
+
+
+def test_a_site_that_is_named_twice_is_written_once(call: Callable[..., Answer], tmp_path: Path) -> None:
+    answer = call("init", str(tmp_path), "--site", "vista", "--site", "vista")
+    assert answer.stdout.count(str(tmp_path / "clusters" / "vista.yaml")) == 1
+    assert answer.stdout.count("airflow connections add") == 1
 
 
 def test_an_unknown_site_writes_nothing(call: Callable[..., Answer], tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ SCRIPTS = {
     "result": framed(f"head -c 5 {ATTEMPT.directory}/result.json".replace(RUN, "/runs/a")),
     "waiting": waiting_jobs_script(SLURM),
     "snapshot": snapshot_script([RUN, "/runs/b"]),
+    "snapshot with logs": snapshot_script([RUN], logs=["/runs/study/a.log", "/runs/study/b c.log"]),
     "snapshot ends": snapshot_script([RUN], log_tail_bytes=1, iteration_lines=7),
     "snapshot whole": snapshot_script([], whole=True),
     "cancel": cancel_script([("7", "study.a"), ("8_3", "study.b")], SLURM),

@@ -18,6 +18,7 @@ from airflow_megatron.megatron.arguments.tables import (
     program_table,
     read_table,
 )
+from airflow_megatron.megatron.trainers import trainer_table as trainer_table_module
 from airflow_megatron.megatron.trainers.trainer_table import TRAINERS_DIR, trainer_table
 from airflow_megatron.spec.model.schema import ArgumentSection, TrainerSection
 
@@ -109,3 +110,25 @@ def test_no_table(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(ValueError, match="make it with: airflow-megatron megatron-args CHECKOUT"):
         read_table(file)
+
+
+def test_tables_that_specs_extend_are_kept_in_bounded_number() -> None:
+    for number in range(40):
+        declared = {f"mine_{number}": {"type": "int"}}
+        table = trainer_table("megatron_lm", RELEASE, cluster(), declared)
+        assert to_argv({f"mine_{number}": 3}, table) == [f"--mine-{number}", "3"]
+    assert len(trainer_table_module._extended) <= 32
+    for number in range(40):
+        program_table(RELEASE, f"pretrain_{number}.py")
+    assert program_table.cache_info().currsize <= 32
+
+
+def test_the_table_of_a_fork_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    content = json.loads((TRAINERS_DIR / "megatron_core" / "arguments.json").read_text())
+    file.write_text(json.dumps(content))
+    fork = cluster(megatron_lm=TrainerSection(arguments_table=str(file)))
+    first = trainer_table("megatron_lm", RELEASE, fork, {})
+    assert trainer_table("megatron_lm", RELEASE, fork, {}) is first
+    file.write_text(json.dumps(content, indent=1))
+    assert trainer_table("megatron_lm", RELEASE, fork, {}) is not first

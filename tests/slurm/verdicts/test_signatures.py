@@ -53,6 +53,11 @@ CASES = [
     ("secret_file", FAILED, "airflow-megatron: the secret HF_TOKEN: /home/me/.hf_token is not there"),
     ("missing_kernels", FAILED, "[rank0]: RuntimeError: ColumnParallelLinear was called with gradient_accumulation_fusion set to True but the custom CUDA extension fused_weight_gradient_mlp_cuda module is not found. To use gradient_accumulation_fusion you must install APEX"),
     ("missing_kernels", FAILED, "[rank0]: AssertionError: persist_layer_norm not supported by torch LayerNorm when instantiating WrappedTorchNorm"),
+    (
+        "modules_not_loaded",
+        FAILED,
+        "airflow-megatron: the modules of the cluster profile were not loaded: status 1 of module load: CUDA/13",
+    ),
     ("missing_module", FAILED, "[node07:0]:ModuleNotFoundError: No module named 'transformer_engine'"),
     ("disk_quota", FAILED, "OSError: [Errno 122] Disk quota exceeded: '/s/ck/iter_0000500'"),
     ("disk_full", RETRYABLE, "[rank0]: OSError: [Errno 28] No space left on device"),

@@ -279,7 +279,12 @@ def errors_of(text: str, directory: Path, *settings: str) -> list[Problem]:
     [
         ("TRAIN_ITERS: 20000", "TRAIN_ITERS: 20000.5", "must be an integer, not 20000.5"),
         ("      TRAIN_ITERS: 10000", "      TRAIN_ITERS: 10000.5", "must be an integer, not 10000.5"),
-        ("GLOBAL_BATCH_SIZE: 256", "GLOBAL_BATCH_SIZE: 7", "--global-batch-size 7 is not divisible"),
+        (
+            "GLOBAL_BATCH_SIZE: 256",
+            "GLOBAL_BATCH_SIZE: 7",
+            "GLOBAL_BATCH_SIZE 7 is not divisible by MICRO_BATCH_SIZE 8 x",
+        ),
+        ("TOKENIZER_TYPE: HuggingFaceTokenizer", "TOKENIZER_TYPE: HFT", "TOKENIZER_TYPE: cannot be 'HFT'"),
         ("      ITER: 9000", "      ITER: 9500", "needs checkpoint 9500 of PRETRAIN_TRAIN"),
     ],
 )
@@ -307,7 +312,7 @@ def test_an_error_stands_at_the_option_that_causes_it(tmp_path: Path) -> None:
 
 def test_a_missing_length_is_named_by_its_key(tmp_path: Path) -> None:
     (error,) = errors_of(COMPLETE.replace("TRAIN_ITERS: 20000\n", ""), tmp_path)
-    assert error.message == "stage PRETRAIN_TRAIN has no train_iters; add TRAIN_ITERS: …"
+    assert error.message == "stage PRETRAIN_TRAIN has no TRAIN_ITERS; add TRAIN_ITERS: …"
 
 
 @pytest.mark.slow

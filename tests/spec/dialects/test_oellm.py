@@ -379,6 +379,7 @@ EVENTS_JOB = r"""
         condition: {class_name: FileContentCondition, path: /a, pattern: "x+", mode: contains}
       - {class_name: GlobExistsCondition, pattern: "/b/*.pt", min_matches: 2}
       - {class_name: CommandCondition, command: [test, -e, "a b"]}
+      - {class_name: CommandCondition, command: [check, --strict, true, 3]}
 """
 
 
@@ -398,10 +399,11 @@ def test_events_and_conditions(cluster: ClusterProfile) -> None:
     assert (failed.pattern, failed.do, failed.limit, failed.condition) == ("^FAILED", "restart", 1, None)
     assert job.restart.retryable == 2
     assert job.finish is not None
-    assert [part.kind for part in job.finish.parts] == ["not", "command", "command"]
+    assert [part.kind for part in job.finish.parts] == ["not", "command", "command", "command"]
     assert job.finish.parts[0].parts[0] == Condition("log", path="/a", pattern=r"x\+")
     assert "-ge 2" in job.finish.parts[1].command
     assert job.finish.parts[2].command == "test -e 'a b'"
+    assert job.finish.parts[3].command == "check --strict True 3"
 
 
 @pytest.mark.parametrize(
@@ -584,3 +586,11 @@ def test_an_error_stands_at_the_value_of_its_stage(
     (error,) = refused.value.problems
     assert message in error.message
     assert written.splitlines()[-1].strip() in text.splitlines()[error.line - 1]
+
+
+def test_messages_name_the_keys_of_the_file() -> None:
+    loaded = load_sweep_text(DECAYS, "study.yaml")
+    text = "--train-iters 30 and train_iters 30, not --no-such-flag of x/--train-iters"
+    assert loaded.in_its_keys(text) == (
+        "backend.megatron.train_iters 30 and train_iters 30, not --no-such-flag of x/--train-iters"
+    )

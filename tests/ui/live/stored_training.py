@@ -43,8 +43,9 @@ def train(
     loss: float = 5.0,
     train_iters: int = 100,
     rate: Callable[[int], float] = lambda iteration: 1e-3,
+    **fields: Any,
 ) -> None:
-    """Store iterations: 16 samples of 128 tokens in half a second."""
+    """Store iterations: 16 samples of 128 tokens in half a second; other values of a record are ``fields``."""
     template = dict.fromkeys(IterationRecord._fields)
     rows = [
         IterationRecord(
@@ -59,6 +60,7 @@ def train(
                 "throughput": 100.0,
                 "global_batch_size": 16,
                 "extra": {},
+                **fields,
             }
         )
         for number in iterations

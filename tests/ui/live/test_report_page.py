@@ -76,6 +76,20 @@ def test_the_table_filters_and_sorts(page: Page) -> None:
 
 
 @needs_browser
+def test_a_loss_that_is_no_number_is_shown_and_sorted_last(page: Page) -> None:
+    for direction in ("ascending", "descending"):
+        page.click("#points th button[data-column=loss]")
+        column = f"document.querySelector('#points th[aria-sort={direction}]').cellIndex"
+        rows = "[...document.querySelectorAll('#points tbody tr')]"
+        losses = page.ask(f"{rows}.map((row) => row.cells[{column}].innerText)")
+        assert losses[-1] == "NaN"
+        assert "NaN" not in losses[:-1]
+        numbers = [float(loss) for loss in losses[:-1]]
+        assert numbers == sorted(numbers, reverse=direction == "descending")
+    page.click("#points th button[data-column=loss]")
+
+
+@needs_browser
 @pytest.mark.skipif(not chart_library(), reason="the chart library has not been fetched")
 def test_curves_and_figures_are_drawn_in_both_themes_and_widths(page: Page) -> None:
     page.wait("document.querySelector('#chart canvas')")

@@ -9,7 +9,14 @@ from stored_training import SWEEP, put, source, train
 
 from airflow_megatron.results.readings.curve_points import kept_points
 from airflow_megatron.results.store.segments import SegmentStore
-from airflow_megatron.results.store.tables import ATTEMPTS, EVALUATIONS, MEMORY, POINTS, STATES, VALIDATIONS
+from airflow_megatron.results.store.tables import (
+    ATTEMPTS,
+    EVALUATIONS,
+    MEMORY,
+    POINTS,
+    STATES,
+    VALIDATIONS,
+)
 from airflow_megatron.ui.live import stored
 from airflow_megatron.ui.live.stored import StoredSweep
 
@@ -156,3 +163,24 @@ def test_a_long_curve_keeps_its_ends_and_spikes() -> None:
     assert len(kept) <= 300
     assert kept == sorted(kept)
     assert kept_points([1, 2], [1.0, 2.0], 2) == [0, 1]
+
+
+def test_a_training_whose_loss_is_no_number_has_diverged(store: SegmentStore) -> None:
+    train(store, source("pretrain"), range(1, 41))
+    assert not StoredSweep(SWEEP).trainings()["p", "pretrain"].diverged
+    train(store, source("pretrain"), range(41, 42), losses={}, skipped_iterations=1, nan_iterations=0)
+    assert not StoredSweep(SWEEP).trainings()["p", "pretrain"].diverged
+    train(store, source("pretrain"), range(42, 43), losses={}, skipped_iterations=0, nan_iterations=1)
+    assert StoredSweep(SWEEP).trainings()["p", "pretrain"].diverged
+    train(store, source("pretrain"), range(43, 45))
+    assert not StoredSweep(SWEEP).trainings()["p", "pretrain"].diverged
+
+
+def test_a_training_that_megatron_stopped_at_a_nan_has_diverged_until_the_next_attempt(
+    store: SegmentStore,
+) -> None:
+    train(store, source("pretrain"), range(1, 41))
+    put(store, ATTEMPTS, source("pretrain"), outcome="failed", signature="nan_in_training")
+    assert StoredSweep(SWEEP).trainings()["p", "pretrain"].diverged
+    put(store, STATES, source("pretrain", 2, "2"), state="RUNNING")
+    assert not StoredSweep(SWEEP).trainings()["p", "pretrain"].diverged

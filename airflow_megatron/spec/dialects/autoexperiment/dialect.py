@@ -276,6 +276,11 @@ class AutoExperimentSweep(ForeignSweep):
             return ()
         return job.place_of(name, self.document) or job.place_of(KEYS_OF.get(name, name), self.document)
 
+    def argument_key(self, argument: str) -> str:
+        """Return the key that gives an argument of this project's own scripts."""
+        is_word = "_" not in argument and argument != "lr"  # time, nodes, …: also words of a sentence
+        return "" if is_word or not self.builtin else KEYS_OF.get(argument, "")
+
     def key_of(self, name: str, section: str) -> str:
         """Return the key that gives an argument of this project's own scripts."""
         return f"{KEYS_OF[name]}: …" if name in KEYS_OF else super().key_of(name, section)

@@ -570,10 +570,10 @@ def _compiled(pattern: str) -> str:
 
 
 def _words(data: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command."""
+    """Return the words of a command; oellm-autoexp makes ``True`` of ``true``, and of ``yes``."""
     command = _needed(data, "command")
     words = command if isinstance(command, list) else [command]
-    if not all(isinstance(word, str | int | float) and not isinstance(word, bool) for word in words):
+    if not all(isinstance(word, str | int | float) for word in words):
         raise ConditionError(f"{data['class_name']}: command is {command!r}, not a list of words")
     return [str(word) for word in words]
 

@@ -267,6 +267,12 @@ class OellmSweep(ForeignSweep):
                 return ()
         return ()
 
+    def argument_key(self, argument: str) -> str:
+        """Return the dotted key of an argument that the file gives."""
+        key = f"backend.megatron.{argument}"
+        members = (member for family in self.families for member in family)
+        return key if any(key in member.parameters for member in members) else ""
+
     def key_of(self, name: str, section: str) -> str:
         """Return the dotted key of a parameter."""
         return f"backend.{section}.{name}: …" if section == "megatron" else f"backend.{name}: …"
