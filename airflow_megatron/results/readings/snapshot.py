@@ -69,6 +69,12 @@ if TYPE_CHECKING:
 MOST_OF_FILES: Final = 32 << 20
 """Maximum bytes of the records and results of a run: a job may write large files, which are sent compressed."""
 
+MOST_OF_LOGS: Final = 128 << 20
+"""Maximum bytes of the thinned logs of a run: a job may make any number of logs, or links to one log."""
+
+MOST_MEMORY_KB: Final = 1_000_000
+"""Maximum memory of a process that reads a log, in KiB: a sparse file is one line of any length."""
+
 # Keeps about `most` evenly spaced iteration lines, and the last `tail` of them; the validations of at most `most`
 # evenly spaced iterations, and the last `others` validations; of the other lines the first and the last `others`.
 # Prints the kept lines in the order of the log, each after a space.
@@ -272,9 +278,11 @@ def snapshot_script(
     )
     source = '"$log"' if log_tail_bytes is None else ""
     tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
-    bring = f'{tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"'
+    search, thin = f'{tail}grep -aE -e "$pattern" {source}', f'awk {options} "$thin"'
+    some = f" | awk '(bytes += length($0)) > {MOST_OF_LOGS} {{ exit 1 }} {{ print }}' || printf '@unreadable {LOGS}\\n'"
     if whole:
-        bring = f"""grep -abE -e "$pattern" "$log" | awk '{{ print " " substr($0, 1, {LONGEST_LINE}) }}'"""
+        search = 'grep -abE -e "$pattern" "$log"'
+        thin, some = f"""awk '{{ print " " substr($0, 1, {LONGEST_LINE}) }}'""", ""
     records = (VERDICT_RECORD, CHAINED_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
     tests = [f"-name {quote(name)}" for name in (*records, RESULTS_FILE)]
     paths = (f"*/{OWNER_RECORD}", f"*/{RELEASED_CLAIM}", LR_FINDER_REPORT, LR_FINDER_CURVE)
@@ -300,7 +308,7 @@ one_run() {{
     [ -f "$samples" ] || continue
     case $samples in *"$newline"*) continue ;; esac
     printf '@file %s\\n' "$samples"
-    awk "$gpus" "$samples"
+    ( ulimit -v {MOST_MEMORY_KB} 2>/dev/null; awk "$gpus" "$samples" )
   done
   for found in {CONVERTED}/iter_* {CHECKPOINTS}/iter_* {CHECKPOINTS}/global_step*; do
     case $found in *"$newline"*) continue ;; esac
@@ -315,12 +323,16 @@ one_run() {{
       printf '@tracker %s\\n' "$tracker"
     }}
   fi
-  for log in {LOGS}/*{LOG_SUFFIX}; do
-    case $log in *"$newline"*) continue ;; esac
-    [ -f "$log" ] || continue
-    printf '@{"whole" if whole else "log"} %s\\n' "$log"
-    {bring}
-  done
+  (
+    ulimit -v {MOST_MEMORY_KB} 2>/dev/null
+    for log in {LOGS}/*{LOG_SUFFIX}; do
+      case $log in *"$newline"*) continue ;; esac
+      [ -f "$log" ] || continue
+      printf '@{"whole" if whole else "log"} %s\\n' "$log"
+      {{ searched=$({{ {{ {search}; printf '%s' "$?" >&4; }} | {thin} >&3; }} 4>&1); }} 3>&1
+      [ "$searched" -le 1 ] || printf '@unreadable %s\\n' "$log"
+    done
+  ){some}
 }}
 {{
   for run in {directories or '""'}; do
