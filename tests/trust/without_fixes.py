@@ -706,6 +706,14 @@ FIXES: Final = (
     ),
     Fix(
         "M4",
+        "links to folders in the place of records",
+        "slurm/verdicts/stage_records.py",
+        "mv -fT ",
+        "mv -f ",
+        ("slurm/verdicts/test_stage_records.py::test_a_folder_in_the_place_of_a_record_gets_no_file",),
+    ),
+    Fix(
+        "M4",
         "any number of logs",
         "results/readings/snapshot.py",
         "(bytes += length($0)) > {MOST_OF_LOGS} {{ exit 1 }}",
