@@ -714,6 +714,14 @@ FIXES: Final = (
     ),
     Fix(
         "M4",
+        "links that take the place of a folder during its removal",
+        "slurm/remote/shell/run_folders.sh",
+        '"$(pwd -P)" != "${am_here%/}/${am_one#./}"',
+        "-n ''",
+        ("slurm/remote/test_run_folders.py::test_a_link_that_takes_the_place_of_a_checked_folder",),
+    ),
+    Fix(
+        "M4",
         "any number of logs",
         "results/readings/snapshot.py",
         "(bytes += length($0)) > {MOST_OF_LOGS} {{ exit 1 }}",
