@@ -722,6 +722,24 @@ FIXES: Final = (
     ),
     Fix(
         "M4",
+        "times that no calendar has",
+        "results/store/frames.py",
+        "seconds = seconds.set(",
+        "_ = seconds.set(",
+        ("results/test_hostile_records.py::test_times_of_an_exit_record_that_no_calendar_has",),
+    ),
+    Fix(
+        "M4",
+        "rows of one job that keep those of others from being stored",
+        "results/store/writer.py",
+        "written = self._segments(sweep, table, group)",
+        "continue",
+        (
+            "results/store/test_result_writer.py::test_rows_that_cannot_be_stored_cost_only_those_of_their_log",
+        ),
+    ),
+    Fix(
+        "M4",
         "any number of logs",
         "results/readings/snapshot.py",
         "(bytes += length($0)) > {MOST_OF_LOGS} {{ exit 1 }}",

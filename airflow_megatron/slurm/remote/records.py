@@ -6,8 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.trust.json_records import moment, whole, word
 from airflow_megatron.spec.trust.json_records import read_object as read_object
-from airflow_megatron.spec.trust.json_records import real, whole, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +70,7 @@ class ExitRecord:
         """Parse the record; return None for an invalid *value*."""
         if value is None:
             return None
-        exit_code, ended = whole(value.get("exit_code")), real(value.get("ended"))
+        exit_code, ended = whole(value.get("exit_code")), moment(value.get("ended"))
         if exit_code is None or ended is None:
             return None
         return cls(
@@ -78,7 +78,7 @@ class ExitRecord:
             signal=str(value["signal"]) if value.get("signal") else None,
             host=str(value.get("host", "")),
             nodes=str(value.get("nodes", "")),
-            started=real(value.get("started"), 0.0),
+            started=moment(value.get("started")) or 0.0,
             ended=ended,
             job_id=str(value.get("job_id", "")),
             restart_count=whole(value.get("restart_count"), 0),

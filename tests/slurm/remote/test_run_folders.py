@@ -24,7 +24,10 @@ def test_a_link_that_takes_the_place_of_a_checked_folder(
     (tmp_path / "link to runs").symlink_to("runs")
     path = f"{tmp_path}/{root}/sweep/point"
     script = folders_script(f"{tmp_path}/{root}", [path], remove=remove)
-    swap = 'cd() { case "$*" in *sweep) mv sweep sweep.old; ln -s ../other sweep ;; esac; command cd "$@"; }\nam_folder 0'
+    swap = (
+        'cd() { case "$*" in *sweep) mv sweep sweep.old; ln -s ../other sweep ;; esac; command cd "$@"; }\n'
+        "am_folder 0"
+    )
     assert script.count("am_folder 0") == 1
     (answer,) = parse_folders([path], slurm.run(script.replace("am_folder 0", swap)))
     assert answer.problem == f"{tmp_path}/runs/sweep is a symbolic link"
