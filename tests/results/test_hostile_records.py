@@ -12,6 +12,8 @@ import polars as pl
 import pytest
 from run_tree import RunTree, take_snapshot
 
+from airflow_megatron.megatron.logs.log_lines import LogParser
+from airflow_megatron.megatron.logs.training_run import TrainingRun
 from airflow_megatron.results.plots import figures, plots
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
 from airflow_megatron.results.report import report as report_module
@@ -25,6 +27,7 @@ from airflow_megatron.results.tables.trainings import to_csv
 from airflow_megatron.slurm.remote.records import ExitRecord, read_object
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation
+from airflow_megatron.slurm.submission.gpu_samples import read_summary
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict, judge
 from airflow_megatron.spec.layout.tracker import tracked_iteration
@@ -109,6 +112,25 @@ def test_times_of_an_exit_record_that_no_calendar_has(value: str) -> None:
             frame = frame_of("attempts", [Batch("attempts", source, 9.0, rows)])
             frame.to_dicts()
             assert frame["ended"].to_list()[1] is not None
+
+
+@pytest.mark.parametrize("values", [("1.7E+308", "1.7E+308"), ("1.7E+308", "-1.7E+308"), ("9" * 60, "1.0")])
+def test_losses_that_no_training_has(values: tuple[str, str]) -> None:
+    """The sum of two such numbers is not finite."""
+    log = "".join(
+        f" [2026-11-21 09:00:01] iteration {number:8}/ 400 | consumed samples: {16 * number} | "
+        f"elapsed time per iteration (ms): 500.0 | lm loss: {values[number % 2]} |\n"
+        for number in range(1, 101)
+    )
+    training = TrainingRun.of(LogParser().feed(log.encode()))
+    assert len(training.iterations) == 100
+    assert all(record.is_nan == (record.loss != 1.0) for record in training.iterations)
+    assert training.train_loss in (None, 1.0)
+
+
+def test_gpu_samples_that_no_gpu_has() -> None:
+    text = "0,5,1.7e308,50,300\n1,5,100,1.7e308,300\n2,5,100,50,1.7e308\n3,5,100,50,300\n4,5,-1,50,300\n"
+    assert [use.index for use in read_summary("n1", text)] == [3]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:12])

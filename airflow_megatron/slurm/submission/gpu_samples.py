@@ -29,6 +29,9 @@ Values that a GPU does not report (``[N/A]``) count as 0.
 """
 
 
+_LARGEST: Final = 1e12
+
+
 @dataclass(frozen=True, slots=True)
 class GpuUse:
     """Use of one GPU during an attempt.
@@ -62,7 +65,7 @@ def read_summary(node: str, text: str) -> list[GpuUse]:
         if len(cells) != 5:
             continue
         index, samples = map(whole, cells[:2])
-        measured = reals(cells[2:])
+        measured = [value for value in reals(cells[2:]) if 0 <= value < _LARGEST]
         # a job may write anything into its files
         if index is not None and samples is not None and len(measured) == 3:
             found.append(GpuUse(node, index, samples, *measured))
