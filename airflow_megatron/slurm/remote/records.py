@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.trust.json_records import moment, whole, word
+from airflow_megatron.spec.trust.json_records import moment, real, whole, word
 from airflow_megatron.spec.trust.json_records import read_object as read_object
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ExitRecord:
     :param host: node that ran the script.
     :param nodes: Slurm's node list expression.
     :param started: Unix time at which this run began (of a requeued job: the last run).
-    :param ended: Unix time of the end.
+    :param ended: Unix time of the end; 0 for one that no calendar has.
     :param job_id: Slurm job id.
     :param restart_count: how often Slurm requeued the job before this run.
     """
@@ -70,7 +70,7 @@ class ExitRecord:
         """Parse the record; return None for an invalid *value*."""
         if value is None:
             return None
-        exit_code, ended = whole(value.get("exit_code")), moment(value.get("ended"))
+        exit_code, ended = whole(value.get("exit_code")), real(value.get("ended"))
         if exit_code is None or ended is None:
             return None
         return cls(
@@ -79,7 +79,7 @@ class ExitRecord:
             host=str(value.get("host", "")),
             nodes=str(value.get("nodes", "")),
             started=moment(value.get("started")) or 0.0,
-            ended=ended,
+            ended=moment(ended) or 0.0,
             job_id=str(value.get("job_id", "")),
             restart_count=whole(value.get("restart_count"), 0),
         )
