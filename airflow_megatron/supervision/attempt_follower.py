@@ -15,11 +15,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, judge
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, EndedFor, judge
 from airflow_megatron.supervision.condition_watch import ConditionResult, with_finish
 
 if TYPE_CHECKING:
@@ -108,6 +110,8 @@ class AttemptFollower:
         self._expectation, self._missing_job, self._signatures = expectation, missing_job, signatures
         self._clock = clock or (lambda: time.monotonic())
         self._ended: float | None = None
+        self._ran = -math.inf
+        self._ran_no_more = math.inf
         self._at_end: list[Occurrence] = []
 
     @property
@@ -119,6 +123,7 @@ class AttemptFollower:
         self, observation: Observation, log_tail: bytes, conditions: OwnConditions = NO_CONDITIONS
     ) -> Look:
         """Evaluate an observation."""
+        self._take_time(observation)
         verdict = self._missing_job.weigh(self._judged(observation, log_tail), observation)
         ended_for = 0.0
         if verdict.outcome.is_verdict:
@@ -155,7 +160,24 @@ class AttemptFollower:
         return with_finish(verdict, conditions.finish, conditions.missing, look.ended_for), self._at_end
 
     def _judged(self, observation: Observation, log_tail: bytes) -> Verdict:
-        return judge(observation, self._expectation, log_tail=log_tail, signatures=self._signatures)
+        now = self._clock()
+        return judge(
+            observation,
+            self._expectation,
+            log_tail=log_tail,
+            signatures=self._signatures,
+            ended_for=EndedFor(max(0.0, now - self._ran_no_more), now - self._ran),
+        )
+
+    def _take_time(self, observation: Observation) -> None:
+        """Note when the job was last seen before its end, and first seen after it."""
+        if observation.unreachable is not None or not observation.queue_ok:
+            return
+        queue = observation.queue
+        if queue is None or queue.state.ended or queue.state is JobState.COMPLETING:
+            self._ran_no_more = min(self._ran_no_more, self._clock())
+        else:
+            self._ran, self._ran_no_more = self._clock(), math.inf
 
     def _take_announcement(self, seen: Sequence[Occurrence]) -> bool:
         """Return whether the job announces its end now for the first time."""

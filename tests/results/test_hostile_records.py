@@ -12,18 +12,24 @@ import polars as pl
 import pytest
 from run_tree import RunTree, take_snapshot
 
+from airflow_megatron.megatron.logs.log_lines import LogParser
+from airflow_megatron.megatron.logs.training_run import TrainingRun
 from airflow_megatron.results.plots import figures, plots
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
 from airflow_megatron.results.report import report as report_module
 from airflow_megatron.results.report.report import write_report
 from airflow_megatron.results.report.table_files import parquet
+from airflow_megatron.results.store.batches import Batch, Source
+from airflow_megatron.results.store.frames import frame_of
+from airflow_megatron.results.store.job_rows import attempt_row
 from airflow_megatron.results.tables.text import csv_cell
 from airflow_megatron.results.tables.trainings import to_csv
 from airflow_megatron.slurm.remote.records import ExitRecord, read_object
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation
+from airflow_megatron.slurm.submission.gpu_samples import read_summary
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
-from airflow_megatron.slurm.verdicts.verdict import Expectation, judge
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict, judge
 from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.supervision.condition_watch import ConditionWatch
@@ -91,6 +97,40 @@ def test_exit_records(value: str) -> None:
             judge(seen, Expectation("train", train_iters=100, complete=lambda files: True))
     assert ExitRecord.from_json(read_object(value)) is None
     assert tracked_iteration(value) is None or value.isdigit()
+
+
+@pytest.mark.parametrize(
+    "value", [*VALUES, "1e300", "1e18", "1e14", "253402300800", "-1e9"], ids=lambda value: value[:12]
+)
+def test_times_of_an_exit_record_that_no_calendar_has(value: str) -> None:
+    verdict, source = Verdict(Outcome.FAILED, "because"), Source("s", "r", "p", "train", 1, "7", "/log")
+    for key in ("started", "ended"):
+        left = ExitRecord.from_json(read_object(with_value(EXIT, key, value)))
+        times = (left.started, left.ended) if left else (None, None)
+        for started, ended in (times, (float(10**18), math.inf)):
+            rows = [attempt_row(verdict, started, ended, 2), attempt_row(verdict, 1.0, 5.0, 2)]
+            frame = frame_of("attempts", [Batch("attempts", source, 9.0, rows)])
+            frame.to_dicts()
+            assert frame["ended"].to_list()[1] is not None
+
+
+@pytest.mark.parametrize("values", [("1.7E+308", "1.7E+308"), ("1.7E+308", "-1.7E+308"), ("9" * 60, "1.0")])
+def test_losses_that_no_training_has(values: tuple[str, str]) -> None:
+    """The sum of two such numbers is not finite."""
+    log = "".join(
+        f" [2026-11-21 09:00:01] iteration {number:8}/ 400 | consumed samples: {16 * number} | "
+        f"elapsed time per iteration (ms): 500.0 | lm loss: {values[number % 2]} |\n"
+        for number in range(1, 101)
+    )
+    training = TrainingRun.of(LogParser().feed(log.encode()))
+    assert len(training.iterations) == 100
+    assert all(record.is_nan == (record.loss != 1.0) for record in training.iterations)
+    assert training.train_loss in (None, 1.0)
+
+
+def test_gpu_samples_that_no_gpu_has() -> None:
+    text = "0,5,1.7e308,50,300\n1,5,100,1.7e308,300\n2,5,100,50,1.7e308\n3,5,100,50,300\n4,5,-1,50,300\n"
+    assert [use.index for use in read_summary("n1", text)] == [3]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:12])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import subprocess
 from datetime import datetime
@@ -245,6 +246,65 @@ def test_large_results_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert snapshot.run(paths[1]).evaluations == {0: {"results": {}}}
     assert snapshot.run(paths[1]).unreadable == []
     assert "eval_results" in snapshot.run(paths[0]).unreadable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["logs/pretrain-1.out", ".jobs/pretrain/1/gpus/n1.csv"])
+def test_a_file_that_is_one_long_line_takes_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.setattr(snapshot_module, "MOST_MEMORY_KB", 100_000)
+    paths = [tmp_path / run for run in ("evil", "good")]
+    for path in paths:
+        (path / "logs").mkdir(parents=True)
+        (path / "logs" / "pretrain-2.out").write_text(long_log(20))
+    hostile = paths[0] / file
+    hostile.parent.mkdir(parents=True, exist_ok=True)
+    with hostile.open("wb") as stream:
+        stream.truncate(400 << 20)
+    answer = subprocess.run(
+        ["sh"], input=snapshot_script(map(str, paths)), capture_output=True, text=True, check=True
+    )
+    assert "memory" in answer.stderr
+    snapshot = parse_snapshot(answer.stdout)
+    for path in paths:
+        assert len(snapshot.run(str(path)).records("pretrain")) == 20
+    assert snapshot.run(str(paths[0])).unreadable == ([file] if file.startswith("logs") else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tail", [None, 65536])
+def test_any_number_of_logs_has_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: int | None
+) -> None:
+    monkeypatch.setattr(snapshot_module, "MOST_OF_LOGS", 1 << 20)
+    paths = [tmp_path / run for run in ("evil", "good")]
+    for path in paths:
+        (path / "logs").mkdir(parents=True)
+        (path / "logs" / "pretrain-1.out").write_text(long_log(200))
+    for number in range(2, 200):  # a link costs its job nothing
+        (paths[0] / "logs" / f"pretrain-{number}.out").symlink_to("pretrain-1.out")
+    script = snapshot_script(map(str, paths), log_tail_bytes=tail)
+    answer = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=True)
+    evil, good = (parse_snapshot(answer.stdout).run(str(path)) for path in paths)
+    assert sum(len(log.data) for log in evil.logs) <= 1 << 20
+    assert evil.unreadable == ["logs"]
+    assert len(good.records("pretrain")) == 200
+    assert good.unreadable == []
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "9" * 30, "inf", "nan", "1e999", ""])
+def test_forged_gpu_samples_are_ignored(tree: RunTree, value: str) -> None:
+    samples = tree.root / "p" / ".jobs" / "pretrain" / "1" / "gpus" / "n1.csv"
+    tree.write(
+        samples, f"{value}, 100, 50, 300\n0, {value}, 50, 300\n1, 100, {value}, 300\n2, 100, 50, 300\n"
+    )
+    tree.write(samples.parents[1] / "jobid", "7\n")
+    (attempt,) = take_snapshot([str(tree.root / "p")]).run(str(tree.root / "p")).attempts["pretrain"]
+    assert [use.index for use in attempt.gpus][-1:] == [2]
+    for use in attempt.gpus:
+        assert use.index < 3
+        assert all(math.isfinite(item) for item in (use.memory_mib, use.utilisation, use.power_w))
 
 
 def test_iteration_lines_has_a_lower_bound() -> None:

@@ -85,6 +85,27 @@ def test_a_finish_condition_decides_after_the_visibility_delay(clock: Clock) -> 
     assert outcome_of(follow.look(ended(JobState.FAILED, 1), b"", holds)) is Outcome.FINISHED
 
 
+@pytest.mark.parametrize("skew", [-3600.0, -59.0, -20.0, 0.0, 20.0, 60.0, 3600.0])
+def test_the_login_nodes_clock_does_not_change_the_time_for_outputs_to_appear(
+    clock: Clock, skew: float
+) -> None:
+    """A job that ended between two polls, while the clocks of the login node and of Slurm differ."""
+    follow = follower(clock, Expectation("command", required_files=("/r/x",)))
+    row = replace(ended(JobState.COMPLETED, 0).accounting, ended=NOW + 1.0)  # type: ignore[type-var]
+    outcomes = []
+    for second in range(0, 24, 2):
+        clock.now = float(second)
+        look = RUNNING if second == 0 else replace(ended(JobState.COMPLETED, 0), accounting=row)
+        outcomes.append(outcome_of(follow.look(replace(look, time=NOW + second + skew), b"")))
+    assert outcomes[:5] == [Outcome.ACTIVE, *[Outcome.UNKNOWN] * 4]
+    assert outcomes[7:] == [Outcome.FAILED] * 5
+
+
+def test_a_job_that_ended_long_ago_is_judged_at_once(clock: Clock) -> None:
+    follow = follower(clock, Expectation("command", required_files=("/r/x",)))
+    assert outcome_of(follow.look(ended(JobState.COMPLETED, 0), b"")) is not Outcome.UNKNOWN
+
+
 @pytest.mark.parametrize(
     ("finish", "cancelled"), [(None, True), (ConditionResult.NO, True), (ConditionResult.YES, False)]
 )

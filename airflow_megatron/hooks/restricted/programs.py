@@ -192,7 +192,7 @@ def _changing(commands: SlurmCommands) -> dict[str, str]:
             maybe(f"[ ! -d {word('secrets-folder')} ] || rm -rf {word('secrets-folder')}\n")
             + f"am_file={word('record-file')}\nam_write() {{\n"
             f'  mkdir -p {word("of-attempts")} && cat >"$am_file.$$" {document("json")}'
-            f'  [ $? -eq 0 ] && mv -f "$am_file.$$" "$am_file"\n}}\n'
+            f'  [ $? -eq 0 ] && mv -fT "$am_file.$$" "$am_file"\n}}\n'
             "am_error=$(am_write 2>&1) && printf 'written\\n' || {\n"
             '  rm -f "$am_file.$$"\n  printf \'failed %s\\n\' "$am_error"\n}'
         ),

@@ -61,6 +61,9 @@ _REPEATED: Final = frozenset(
 )
 """Fields whose value usually equals that of the previous line."""
 
+LARGEST_LOSS: Final = 3.5e38
+"""Limit of the numbers that Megatron's losses, which have 32 bits, can be; it prints a larger one as ``inf``."""
+
 _MOST_FIELDS: Final = 200
 _LONGEST_NUMBER: Final = 64
 _SAMPLES: Final = b"consumed samples"
@@ -120,7 +123,7 @@ class IterationRecord(NamedTuple):
         if self.nan_iterations:
             return True
         if self.loss is not None:
-            return self.loss != self.loss or self.loss in (float("inf"), float("-inf"))
+            return not abs(self.loss) <= LARGEST_LOSS  # also of NaN
         # Iterations skipped by the loss scaler have no loss either, which does not mean NaN.
         return not self.torn and not self.skipped_iterations
 

@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.megatron.logs.iteration_lines import LARGEST_LOSS
 from airflow_megatron.megatron.logs.log_lines import (
     CheckpointEvent,
     CheckpointRecord,
@@ -102,7 +103,8 @@ class TrainingRun:
         if not self.iterations or self.iterations[-1].is_nan:
             return None
         window = min(10, max(1, len(self.iterations) // 20))
-        losses = [record.loss for record in self.iterations[-window:] if record.loss is not None]
+        found = (record.loss for record in self.iterations[-window:])
+        losses = [loss for loss in found if loss is not None and abs(loss) <= LARGEST_LOSS]
         return statistics.fmean(losses) if losses else None
 
     @property

@@ -71,6 +71,12 @@ if TYPE_CHECKING:
 MOST_OF_FILES: Final = 32 << 20
 """Maximum bytes of the records and results of a run: a job may write large files, which are sent compressed."""
 
+MOST_OF_LOGS: Final = 128 << 20
+"""Maximum bytes of the thinned logs of a run: a job may make any number of logs, or links to one log."""
+
+MOST_MEMORY_KB: Final = 1_000_000
+"""Maximum memory of a process that reads a log, in KiB: a sparse file is one line of any length."""
+
 # Keeps about `most` evenly spaced iteration lines, and the last `tail` of them; the validations of at most `most`
 # evenly spaced iterations, and the last `others` validations; of the other lines the first and the last `others`.
 # Prints the kept lines in the order of the log, each after a space.
@@ -285,9 +291,11 @@ def snapshot_script(
     )
     source = '"$log"' if log_tail_bytes is None else ""
     tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
-    bring = f'{tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"'
+    search, thin = f'{tail}grep -aE -e "$pattern" {source}', f'awk {options} "$thin"'
+    some = f" | awk '(bytes += length($0)) > {MOST_OF_LOGS} {{ exit 1 }} {{ print }}' || printf '@unreadable {LOGS}\\n'"
     if whole:
-        bring = f"""grep -abE -e "$pattern" "$log" | awk '{{ print " " substr($0, 1, {LONGEST_LINE}) }}'"""
+        search = 'grep -abE -e "$pattern" "$log"'
+        thin, some = f"""awk '{{ print " " substr($0, 1, {LONGEST_LINE}) }}'""", ""
     records = (VERDICT_RECORD, CHAINED_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
     tests = [f"-name {quote(name)}" for name in (*records, RESULTS_FILE)]
     paths = (f"*/{OWNER_RECORD}", f"*/{RELEASED_CLAIM}", LR_FINDER_REPORT, LR_FINDER_CURVE)
@@ -314,7 +322,7 @@ one_run() {{
     [ -f "$samples" ] || continue
     case $samples in *"$newline"*) continue ;; esac
     printf '@file %s\\n' "$samples"
-    awk "$gpus" "$samples"
+    ( ulimit -v {MOST_MEMORY_KB} 2>/dev/null; awk "$gpus" "$samples" )
   done
   for found in {CONVERTED}/iter_* {CHECKPOINTS}/iter_* {CHECKPOINTS}/global_step*; do
     case $found in *"$newline"*) continue ;; esac
@@ -329,24 +337,31 @@ one_run() {{
       printf '@tracker %s\\n' "$tracker"
     }}
   fi
-  for log in {LOGS}/*{LOG_SUFFIX}; do
-    case $log in *"$newline"*) continue ;; esac
-    one_log {"whole" if whole else "log"}
-  done
+  (
+    ulimit -v {MOST_MEMORY_KB} 2>/dev/null
+    for log in {LOGS}/*{LOG_SUFFIX}; do
+      case $log in *"$newline"*) continue ;; esac
+      one_log {"whole" if whole else "log"}
+    done
+  ){some}
 }}
 one_log() {{
   [ -f "$log" ] || return 0
   printf '@%s %s\\n' "$1" "$log"
-  {bring}
+  {{ searched=$({{ {{ {search}; printf '%s' "$?" >&4; }} | {thin} >&3; }} 4>&1); }} 3>&1
+  [ "$searched" -le 1 ] || printf '@unreadable %s\\n' "$log"
 }}
 {{
   for run in {directories or '""'}; do
     [ -z "$run" ] || ( one_run "$run" )
   done
   printf '@others\\n'
-  for log in {others or '""'}; do
-    [ -z "$log" ] || one_log own
-  done
+  (
+    ulimit -v {MOST_MEMORY_KB} 2>/dev/null
+    for log in {others or '""'}; do
+      [ -z "$log" ] || one_log own
+    done
+  )
   printf '@end\\n'
 }} | gzip -c | base64
 """)
@@ -370,22 +385,25 @@ def parse_snapshot(
         content = gzip.decompress(base64.b64decode("".join(map(str.strip, lines)), validate=True))
     except (binascii.Error, EOFError, OSError, zlib.error) as error:
         raise SnapshotError(f"the cluster's answer is damaged ({error}); run the command again") from error
-    snapshot, others = _read_sections(content)
-    for path, data in others.items():
-        for run_dir, stage in (writers or {}).get(path, ()):
-            if run_dir in snapshot.runs:
-                snapshot.runs[run_dir].logs.append(LogExtract(stage, ALL_ATTEMPTS, data))
+    snapshot, others, unreadable = _read_sections(content)
+    for path, jobs in (writers or {}).items():
+        for run_dir, stage in jobs:
+            if run_dir in snapshot.runs and path in others:
+                snapshot.runs[run_dir].logs.append(LogExtract(stage, ALL_ATTEMPTS, others[path]))
+            if run_dir in snapshot.runs and path in unreadable:
+                snapshot.runs[run_dir].unreadable.append(path)
     return snapshot
 
 
-def _read_sections(content: bytes) -> tuple[SweepSnapshot, dict[str, bytes]]:
-    """Return the run directories, and the lines of the further logs by their paths."""
+def _read_sections(content: bytes) -> tuple[SweepSnapshot, dict[str, bytes], set[str]]:
+    """Return the run directories, the lines of the further logs by their paths, and those that cannot be read."""
     runs: dict[str, RunSnapshot] = {}
     run: RunSnapshot | None = None
     header: tuple[str, str] | None = None
     body: list[bytes] = []
     files: dict[str, str] = {}
     others: dict[str, bytes] = {}
+    unreadable: set[str] = set()
     complete = False
 
     def close_section() -> None:
@@ -427,10 +445,12 @@ def _read_sections(content: bytes) -> tuple[SweepSnapshot, dict[str, bytes]]:
             close_section()
             if run is not None:
                 _take_line(run, kind, rest)
+            elif kind == "unreadable":
+                unreadable.add(rest)
         header, body = (kind, rest), []
     if not complete:
         raise SnapshotError("the cluster's answer ends before its last section; run the command again")
-    return SweepSnapshot(runs), others
+    return SweepSnapshot(runs), others, unreadable
 
 
 def _take_line(run: RunSnapshot, kind: str, rest: str) -> None:

@@ -11,6 +11,7 @@ import polars as pl
 from airflow_megatron.megatron.logs.iteration_lines import IterationRecord
 from airflow_megatron.results.store.json_text import json_text
 from airflow_megatron.results.store.tables import ITERATIONS, SOURCE, TABLES, Table
+from airflow_megatron.spec.trust.json_records import LATEST_MOMENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +107,7 @@ def _series(name: str, values: Any, kind: Any, *, epoch: bool = False) -> pl.Ser
         return _local_times(name, values)
     if epoch:
         seconds = pl.Series(name, values, pl.Float64)
+        seconds = seconds.set(~seconds.is_between(0, LATEST_MOMENT, closed="left"), None)
         return (seconds * 1_000_000).cast(pl.Int64).cast(kind)
     try:
         return pl.Series(name, values, kind)

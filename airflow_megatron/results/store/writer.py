@@ -183,31 +183,51 @@ class ResultWriter:
 
     def _write(self, batches: deque[Batch]) -> list[Batch]:
         """Write the batches; return those that could not be written."""
-        from airflow_megatron.results.store.frames import frame_of  # importing polars is slow
-
         groups: dict[tuple[str, str], list[Batch]] = defaultdict(list)
         for batch in batches:
             groups[batch.source.sweep, batch.table].append(batch)
         left: list[Batch] = []
         for (sweep, table), group in groups.items():
             try:
-                frame = frame_of(table, group)
-                self._number += 1
-                segment = self._store.write(sweep, frame, table, self._writer, self._number)
+                try:
+                    written = [self._segment(sweep, table, group)]
+                except StoreError:
+                    raise
+                except Exception:
+                    # unexpected rows of one job must not keep those of the others from being written
+                    written = self._segments(sweep, table, group)
             except StoreError as error:
                 if not left:
                     log.warning("%s; the rows are kept in memory and written later", error)
                 left += group
                 continue
-            except Exception:
-                # an unexpected log line must not keep the rows of other logs from being written
-                log.exception("rows of %s cannot be stored; they are dropped", table)
-                continue
             own = self._own[sweep, table]
-            own.append(segment)
+            own += written
             if len(own) >= MERGE_AT:
                 self._merge(sweep, own)
         return left
+
+    def _segment(self, sweep: str, table: str, group: list[Batch]) -> Segment:
+        from airflow_megatron.results.store.frames import frame_of  # importing polars is slow
+
+        frame = frame_of(table, group)
+        self._number += 1
+        return self._store.write(sweep, frame, table, self._writer, self._number)
+
+    def _segments(self, sweep: str, table: str, group: list[Batch]) -> list[Segment]:
+        """Write the batches of each log separately, without those that cannot be stored."""
+        of_logs: dict[str, list[Batch]] = defaultdict(list)
+        for batch in group:
+            of_logs[batch.source.log].append(batch)
+        written = []
+        for name, batches in of_logs.items():
+            try:
+                written.append(self._segment(sweep, table, batches))
+            except StoreError:
+                raise
+            except Exception:
+                log.exception("rows of %s from %s cannot be stored; they are dropped", table, name)
+        return written
 
     def _merge(self, sweep: str, own: list[Segment]) -> None:
         self._number += 1

@@ -6,8 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.trust.json_records import moment, real, whole, word
 from airflow_megatron.spec.trust.json_records import read_object as read_object
-from airflow_megatron.spec.trust.json_records import real, whole, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class ExitRecord:
     :param host: node that ran the script.
     :param nodes: Slurm's node list expression.
     :param started: Unix time at which this run began (of a requeued job: the last run).
-    :param ended: Unix time of the end.
+    :param ended: Unix time of the end; 0 for one that no calendar has.
     :param job_id: Slurm job id.
     :param restart_count: how often Slurm requeued the job before this run.
     """
@@ -78,8 +78,8 @@ class ExitRecord:
             signal=str(value["signal"]) if value.get("signal") else None,
             host=str(value.get("host", "")),
             nodes=str(value.get("nodes", "")),
-            started=real(value.get("started"), 0.0),
-            ended=ended,
+            started=moment(value.get("started")) or 0.0,
+            ended=moment(ended) or 0.0,
             job_id=str(value.get("job_id", "")),
             restart_count=whole(value.get("restart_count"), 0),
         )

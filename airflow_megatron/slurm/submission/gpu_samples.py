@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from airflow_megatron.slurm.remote.shell_files import shell_file
+from airflow_megatron.spec.trust.json_records import reals, whole
 
 SUMMARY: Final = r"""
 BEGIN { FS = " *, *" }
@@ -26,6 +27,9 @@ END {
 The means include only samples with at least half of the maximum memory, which excludes the start of the training.
 Values that a GPU does not report (``[N/A]``) count as 0.
 """
+
+
+_LARGEST: Final = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,11 @@ def read_summary(node: str, text: str) -> list[GpuUse]:
     found = []
     for line in text.splitlines():
         cells = line.split(",")
-        try:
-            index, samples, memory, utilisation, power = map(float, cells)
-        except ValueError:
+        if len(cells) != 5:
             continue
-        found.append(GpuUse(node, int(index), int(samples), memory, utilisation, power))
+        index, samples = map(whole, cells[:2])
+        measured = [value for value in reals(cells[2:]) if 0 <= value < _LARGEST]
+        # a job may write anything into its files
+        if index is not None and samples is not None and len(measured) == 3:
+            found.append(GpuUse(node, index, samples, *measured))
     return sorted(found, key=lambda use: use.index)

@@ -226,7 +226,7 @@ def write_record_script(path: str, content: Mapping[str, Any], remove: str | Non
         f"{before}am_file={quote_path(path)}\n"
         f"am_write() {{\n"
         f'  mkdir -p {quote_path(directory)} && cat >"$am_file.$$" {here_document(text)}'
-        f'  [ $? -eq 0 ] && mv -f "$am_file.$$" "$am_file"\n'
+        f'  [ $? -eq 0 ] && mv -fT "$am_file.$$" "$am_file"\n'
         f"}}\n"
         f"am_error=$(am_write 2>&1) && printf 'written\\n' || {{\n"
         f'  rm -f "$am_file.$$"\n  printf \'failed %s\\n\' "$am_error"\n}}'

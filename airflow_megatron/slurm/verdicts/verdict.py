@@ -51,6 +51,21 @@ _SINGLE_NODE = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
+class EndedFor:
+    """Limits of the time since a job's end, by one clock, because those of Slurm and of the login node may differ.
+
+    :param least: seconds since an observation has first shown the job as ended
+    :param most: seconds since an observation has last shown it as running
+    """
+
+    least: float = 0.0
+    most: float = math.inf
+
+
+UNKNOWN_AGE = EndedFor()
+
+
+@dataclass(frozen=True)
 class Expectation:
     """The expected result of a stage.
 
@@ -187,6 +202,7 @@ def judge(
     *,
     log_tail: bytes = b"",
     signatures: Sequence[Signature] | None = None,
+    ended_for: EndedFor = UNKNOWN_AGE,
 ) -> Verdict:
     """Return the verdict on an attempt from one observation.
 
@@ -198,6 +214,7 @@ def judge(
     :param expectation: the expected result of the stage.
     :param log_tail: the last part of the job's log (about 64 KiB), searched for signatures.
     :param signatures: signatures in order of precedence; the shipped catalogue when None.
+    :param ended_for: what earlier observations show about the time since the end.
     """
     iteration = (tracked_iteration(observation.tracker) or 0) if expectation.kind == "train" else None
     queue, accounting = observation.queue, observation.accounting
@@ -220,7 +237,7 @@ def judge(
         return waiting(Outcome.ACTIVE, f"job {queue.job_id} is {queue.state.value}{why}{held}", queue.state)
 
     exit_record = observation.exit
-    ending = _ending(observation, exit_record)
+    ending = _ending(observation, exit_record, ended_for)
     if isinstance(ending, str):
         return waiting(Outcome.UNKNOWN, ending, accounting.state if accounting else None)
     achieved, shortfall = _achievement(observation, expectation, iteration)
@@ -232,7 +249,7 @@ def judge(
         ending = replace(ending, killed=True)
     outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue)
     settles = _clean(ending) or expectation.announced
-    unsettled = not achieved and settles and _age(observation, ending.ended) < SETTLE_S
+    unsettled = not achieved and settles and _age(observation, ending.ended, ended_for) < SETTLE_S
     if unsettled and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED}:
         return waiting(Outcome.UNKNOWN, f"the job has ended; {shortfall}, which may still show", ending.state)
     if not achieved and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED} and shortfall:
@@ -269,7 +286,7 @@ def judge(
     )
 
 
-def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | str:
+def _ending(observation: Observation, record: ExitRecord | None, ended_for: EndedFor) -> _Ending | str:
     """Return how the job ended, or the reason why that is unknown.
 
     :param record: its ``exit.json``, None without a complete one.
@@ -294,7 +311,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         requeued = observation.controller is not None and observation.controller.restarts > 0
         if at_once and not requeued and _was_cancelled_by_slurm(row, observation.owner_job_id):
             lost = _lost(row, began=began)
-        settling = _age(observation, row.ended) < ACCOUNTING_LAG_S
+        settling = _age(observation, row.ended, ended_for) < ACCOUNTING_LAG_S
         if (began or lost) and (settling or observation.log_chunk):
             return (
                 "the job was cancelled as soon as it had started; "
@@ -313,7 +330,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
             lost,
         )
     if queue is not None:
-        return _ending_in_queue(observation, queue, record, lost)
+        return _ending_in_queue(observation, queue, record, lost, ended_for)
     if observation.accounting_enabled:
         if not observation.accounting_ok:
             return f"the job has left the queue and sacct does not answer{_complaint(observation, 'sacct')}"
@@ -327,7 +344,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
                     "yet, or its records were purged"
                 )
             return f"the job has left the queue while sacct still has it as {accounting.state_text}"
-        if _age(observation, record.ended) < ACCOUNTING_LAG_S:
+        if _age(observation, record.ended, ended_for) < ACCOUNTING_LAG_S:
             return "the job has left the queue; its accounting is not final yet"
         if accounting is not None and accounting.started and accounting.started > record.ended:
             return f"{EXIT_RECORD} is about an earlier run; sacct has the job as {accounting.state_text}"
@@ -340,7 +357,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
 
 
 def _ending_in_queue(
-    observation: Observation, queue: QueueRow, record: ExitRecord | None, lost: str
+    observation: Observation, queue: QueueRow, record: ExitRecord | None, lost: str, ended_for: EndedFor
 ) -> _Ending | str:
     """Return the end of a job that squeue still lists and that has no final sacct record."""
     controller = observation.controller
@@ -352,7 +369,7 @@ def _ending_in_queue(
         record = None
     # Wait for the exit code: it distinguishes a duplicate or a resumable stop from a crash.
     undecided = queue.state is JobState.FAILED and record is None and controller is None
-    if undecided and _age(observation, queue.ended) < ACCOUNTING_LAG_S:
+    if undecided and _age(observation, queue.ended, ended_for) < ACCOUNTING_LAG_S:
         return f"the queue has job {queue.job_id} as {queue.state.value}; its exit code is not known yet"
     elapsed = queue.ended - queue.started if queue.ended and queue.started else None
     code, signal = (0 if queue.state is JobState.COMPLETED else None), 0
@@ -539,10 +556,15 @@ def _achievement(
     return True, ""
 
 
-def _age(observation: Observation, ended: float | None) -> float:
-    """Return the seconds since the end; infinite if the end is unknown or the clocks disagree."""
-    age = observation.time - ended if ended else math.inf
-    return age if age > -CLOCK_SKEW_S else math.inf
+def _age(observation: Observation, ended: float | None, ended_for: EndedFor) -> float:
+    """Return the seconds since the end; infinite if the end is unknown.
+
+    :param ended_for: corrects the difference of the two clocks
+    """
+    if not ended:
+        return math.inf
+    age = observation.time - ended
+    return max(ended_for.least, min(age if age > -CLOCK_SKEW_S else math.inf, ended_for.most))
 
 
 def _complaint(observation: Observation, command: str) -> str:

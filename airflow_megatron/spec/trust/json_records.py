@@ -17,6 +17,9 @@ _MOST_DIGITS: Final = 15
 """Maximum of a number of iterations, attempts or seconds: the largest integer range that a float represents
 exactly."""
 
+LATEST_MOMENT: Final = 253_402_300_800
+"""Unix time at which the year 10000 begins, which databases and ``datetime`` do not know."""
+
 _Default = TypeVar("_Default")
 
 
@@ -72,6 +75,12 @@ def real(value: object, default: object = None) -> object:
     except (ValueError, OverflowError):
         return default
     return number if math.isfinite(number) else default
+
+
+def moment(value: object) -> float | None:
+    """Return a Unix time in a record; None for other values, and for times before 1970 or after the year 9999."""
+    seconds = real(value)
+    return seconds if seconds is not None and 0 <= seconds < LATEST_MOMENT else None
 
 
 def reals(value: object) -> tuple[float, ...]:

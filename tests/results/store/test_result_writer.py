@@ -51,6 +51,19 @@ def test_rows_are_written_in_time(store: SegmentStore, made: Callable[..., Resul
     assert load("s", root=store.root).iterations["iteration"].to_list() == [1, 2]
 
 
+def test_rows_that_cannot_be_stored_cost_only_those_of_their_log(
+    store: SegmentStore, made: Callable[..., ResultWriter], caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = made(store, flush_s=600)
+    good, bad = iterations(1, 2), iterations(3)
+    bad = bad._replace(source=bad.source._replace(log="/hostile"), rows=[("no", "iteration")])
+    for batch in (good, bad, iterations(4)):
+        writer.put(batch)
+    assert writer.drain(PATIENCE)
+    assert load("s", root=store.root).iterations["iteration"].to_list() == [1, 2, 4]
+    assert "/hostile cannot be stored" in caplog.text
+
+
 def test_the_end_of_a_job_does_not_wait_for_the_clock(
     store: SegmentStore, made: Callable[..., ResultWriter]
 ) -> None:

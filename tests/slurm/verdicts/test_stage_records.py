@@ -100,6 +100,28 @@ def test_verdicts_of_attempts_and_the_newest_record(slurm, request_for):
     assert states(slurm, str(stage_dir))[str(stage_dir)].submission == JobRecord.from_json({"attempt": 2})
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_folder_in_the_place_of_a_record_gets_no_file(slurm, tmp_path, linked):
+    outside, record = tmp_path / "outside", tmp_path / "stage" / "verdict.json"
+    outside.mkdir()
+    record.parent.mkdir()
+    if linked:
+        record.symlink_to(outside)
+    else:
+        record.mkdir()
+    answer = slurm.run(write_record_script(str(record), {"a": 1}))
+    if linked:
+        parse_written(answer)
+        assert json.loads(record.read_text()) == {"a": 1}
+        assert not record.is_symlink()
+    else:
+        with pytest.raises(RemoteWriteError, match="cannot overwrite directory"):
+            parse_written(answer)
+        assert list(record.iterdir()) == []
+    assert list(outside.iterdir()) == []
+    assert [path.name for path in record.parent.iterdir()] == ["verdict.json"]
+
+
 def test_writing_is_atomic_and_reports_failure(slurm, tmp_path):
     path = tmp_path / "it's" / "verdict.json"
     parse_written(slurm.run(write_record_script(str(path), {"a": 1})))

@@ -36,6 +36,6 @@ am_archive() { # FOLDER…: creates one archive of folders below am_root; an inc
     printf '%s' "$?" >"$am_parts/.status"
   } | $am_pack >"$am_parts/.packed" || { am_fail "no space, or ${am_pack%% *} was killed"; return; }
   if [ "$(cat "$am_parts/.status")" -gt 1 ]; then am_fail "$(tail -n 1 "$am_parts/.errors")"; return; fi
-  mv "$am_parts/.packed" "$am_to" || { am_fail "$am_to cannot be written"; return; }
+  mv -T "$am_parts/.packed" "$am_to" || { am_fail "$am_to cannot be written"; return; }
   printf 'wrote %s %s\n' "$(wc -c <"$am_to")" "$am_to"
 }

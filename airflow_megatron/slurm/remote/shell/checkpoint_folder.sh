@@ -33,7 +33,7 @@ am_tracker_write() {
     return
   fi
   printf '%s' "$1" >"$am_dir/$am_tracker_file.$$" &&
-    mv -f "$am_dir/$am_tracker_file.$$" "$am_dir/$am_tracker_file" && {
+    mv -fT "$am_dir/$am_tracker_file.$$" "$am_dir/$am_tracker_file" && {
     [ ! -f "$am_dir/latest" ] || printf 'global_step%s' "$1" >"$am_dir/latest"
     return
   }

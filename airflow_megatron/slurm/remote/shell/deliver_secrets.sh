@@ -13,7 +13,7 @@ am_open_secrets() { # sets am_secrets, a private folder of this user; fails for 
 
 am_write_secret() { # NAME BASE64
   am_new=$am_secrets/.$1.$am_token.$$
-  (umask 077 && printf '%s' "$2" | base64 -d >"$am_new") && chmod 600 "$am_new" && mv -f "$am_new" "$am_secrets/$1"
+  (umask 077 && printf '%s' "$2" | base64 -d >"$am_new") && chmod 600 "$am_new" && mv -fT "$am_new" "$am_secrets/$1"
 }
 
 am_deliver_secrets() { # ATTEMPT_DIR [NAME BASE64]…

@@ -23,7 +23,7 @@ am_record_exit() { # EXIT_STATUS
     printf '"nodes": "%s", "started": %s, ' "${SLURM_JOB_NODELIST-}" "$am_started"
     printf '"ended": %s, "job_id": "%s", ' "$(date +%s)" "$am_job_id"
     printf '"restart_count": %s}\n' "${SLURM_RESTART_COUNT:-0}"
-  } >"$am_record.new" && mv -f "$am_record.new" "$am_record" && am_publish_record
+  } >"$am_record.new" && mv -fT "$am_record.new" "$am_record" && am_publish_record
   # delivered secrets (secret_delivery.py); Slurm may launch an interrupted or failed job again
   if [ "$1" -eq 0 ] && [ -z "$am_signal" ] && [ -d "$am_attempt_dir/$am_secrets_folder" ]; then rm -rf "${am_attempt_dir:?}/$am_secrets_folder"; fi
 }
@@ -34,7 +34,7 @@ am_end_provenance() { # after a short job, provenance.sh may still be writing it
 
 am_publish_record() { # writes the record to the path where it is read
   cp "$am_attempt_dir/$am_run_folder/exit.$am_launch.json" "$am_attempt_dir/$am_exit_file.$am_job_id" &&
-    mv -f "$am_attempt_dir/$am_exit_file.$am_job_id" "$am_attempt_dir/$am_exit_file"
+    mv -fT "$am_attempt_dir/$am_exit_file.$am_job_id" "$am_attempt_dir/$am_exit_file"
 }
 
 am_stop() { # SIGNAL
@@ -114,7 +114,7 @@ am_own_attempt() { # only one job may run an attempt; the same job may run again
   if [ -z "$am_recorded" ] || [ "$am_recorded" = "$am_job_id" ]; then
     if mkdir "$am_attempt_dir/$am_run_folder" 2>/dev/null; then
       if printf '%s\n' "$am_job_id" >"$am_attempt_dir/$am_owner_file.new" &&
-        mv -f "$am_attempt_dir/$am_owner_file.new" "$am_attempt_dir/$am_owner_file"; then return 0; fi
+        mv -fT "$am_attempt_dir/$am_owner_file.new" "$am_attempt_dir/$am_owner_file"; then return 0; fi
       rm -rf "${am_attempt_dir:?}/$am_run_folder"
     fi
     if [ ! -d "$am_attempt_dir/$am_run_folder" ]; then
@@ -156,7 +156,7 @@ if am_has_ended_well; then
   exit 0
 fi
 if [ -e "$am_attempt_dir/$am_exit_file" ]; then # requeued: keep the record of the previous run
-  mv -f "$am_attempt_dir/$am_exit_file" "$am_attempt_dir/${am_exit_file%.json}.$((${SLURM_RESTART_COUNT:-1} - 1)).json"
+  mv -fT "$am_attempt_dir/$am_exit_file" "$am_attempt_dir/${am_exit_file%.json}.$((${SLURM_RESTART_COUNT:-1} - 1)).json"
 fi
 trap 'am_status=$?; trap - EXIT; am_record_exit "$am_status"; am_end_provenance; exit "$am_status"' EXIT
 trap 'am_stop TERM' TERM

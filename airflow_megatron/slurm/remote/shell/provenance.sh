@@ -38,7 +38,7 @@ am_packages() { # FOLDER: prints the packages that the job sees; starts a contai
   if [ ! -s "$am_kept" ]; then
     [ -n "${SLURM_JOB_ID:-}" ] && mkdir -p "$1" || return 0
     am_listed=$(am_in_container </dev/null 2>/dev/null) || return 0
-    printf '%s\n' "$am_listed" | head -c 1000000 >"$am_kept.$$" && mv -f "$am_kept.$$" "$am_kept"
+    printf '%s\n' "$am_listed" | head -c 1000000 >"$am_kept.$$" && mv -fT "$am_kept.$$" "$am_kept"
   fi
   am_plain_packages <"$am_kept"
 }
@@ -50,7 +50,7 @@ am_json_list() { # lines of plain characters
 am_host() { uname -n | tr -cd 'A-Za-z0-9._-'; }
 
 am_write_record() { # FILE ENVIRONMENT
-  printf '{%s, "environment": %s, "host": "%s"}\n' "$(am_inputs)" "$2" "$(am_host)" >"$1.new" && mv -f "$1.new" "$1"
+  printf '{%s, "environment": %s, "host": "%s"}\n' "$(am_inputs)" "$2" "$(am_host)" >"$1.new" && mv -fT "$1.new" "$1"
 }
 
 am_record_provenance() { # FILE FOLDER: called once for an attempt; attempts with the same packages share one list
@@ -64,7 +64,7 @@ am_record_provenance() { # FILE FOLDER: called once for an attempt; attempts wit
     am_environment="\"${am_sum%% *}\""
     am_file=$2/${am_sum%% *}.json
     if [ ! -e "$am_file" ]; then
-      printf '{"packages": [%s]}\n' "$(printf '%s\n' "$am_found" | am_json_list)" >"$am_file.$$" && mv -f "$am_file.$$" "$am_file"
+      printf '{"packages": [%s]}\n' "$(printf '%s\n' "$am_found" | am_json_list)" >"$am_file.$$" && mv -fT "$am_file.$$" "$am_file"
     fi
   fi
   am_write_record "$1" "$am_environment"

@@ -13,7 +13,13 @@ am_folder() { # NUMBER ROOT PATH [remove]: prints the size of a folder below ROO
       fi
       case $am_rest in */*) ;; *) break ;; esac
       am_rest=${am_rest#*/}
-      cd "$am_one" 2>/dev/null || { printf 'absent %s\n' "$1"; exit; }
+      am_here=$(pwd -P)
+      cd -P "$am_one" 2>/dev/null || { printf 'absent %s\n' "$1"; exit; }
+      # a link may have taken its place since it was checked
+      if [ "$(pwd -P)" != "${am_here%/}/${am_one#./}" ]; then
+        printf 'refused %s %s/%s is a symbolic link\n' "$1" "$am_here" "${am_one#./}"
+        exit
+      fi
     done
     [ -e "$am_one" ] || { printf 'absent %s\n' "$1"; exit; }
     if [ "${4-}" != remove ]; then

@@ -69,7 +69,7 @@ am_age_of() { # FILE that am_clock wrote; sets am_age, in seconds
 }
 
 am_write_new() { # FILE
-  (umask 077 && cat >"$am_new") && mv -f "$am_new" "$1" # private to this user
+  (umask 077 && cat >"$am_new") && mv -fT "$am_new" "$1" # private to this user
 }
 
 am_put() { # FILE, content on standard input; atomic; sets am_trouble, so not in a pipeline

@@ -70,7 +70,7 @@ am_record_tasks() { # after am_attempt or am_decide_array: completes the records
     if [ -e "$am_task/released" ] || ! read -r am_attempt_dir <"$am_task/place"; then continue; fi
     if [ ! -s "$am_attempt_dir/$am_job_id_file" ]; then
       am_new=$am_attempt_dir/$am_job_id_file.$am_token.$$
-      am_task_id "$am_array_id" "${am_task##*/}" "$am_name" >"$am_new" && mv -f "$am_new" "$am_attempt_dir/$am_job_id_file" ||
+      am_task_id "$am_array_id" "${am_task##*/}" "$am_name" >"$am_new" && mv -fT "$am_new" "$am_attempt_dir/$am_job_id_file" ||
         printf 'stderr %s\n' "the job id could not be recorded in $am_attempt_dir/$am_job_id_file"
     fi
     if [ -e "$am_attempt_dir/$am_withdrawn_file" ]; then am_scancel "${am_array_id%%;*}_${am_task##*/}" 2>&1 | sed 's/^/stderr /'; fi
