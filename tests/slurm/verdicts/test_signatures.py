@@ -50,6 +50,12 @@ def ended(
 CASES = [
     ("unrecognized_arguments", FAILED, "[default0]:pretrain_gpt.py: error: unrecognized arguments: --foo 1"),
     ("not_prefetched", FAILED, "airflow-megatron: error: 1 of 3 items are not in /hf: task arc_easy; this job runs"),
+    ("missing_start", FAILED, "airflow-megatron: error: there is no /r/old/checkpoints/iter_0000015, which the training starts from"),
+    ("program_error", FAILED, "pretrain_gpt.py: error: the checkpoint /r/old/iter_0000010 is incomplete: it has no .metadata"),
+    ("program_error", FAILED, "[rank0]:convert_to_hf.py: error: /r/old/checkpoints: there is no checkpoint of iteration 15"),
+    ("program_error", FAILED, "evaluate_hf.py: error: /r/hf is no Hugging Face model"),
+    ("checkpoints_not_processed", FAILED, "each_checkpoint: no directory matches /runs/*/checkpoints"),
+    ("checkpoints_not_processed", FAILED, "each_checkpoint: there is no complete checkpoint in /runs/old"),
     ("secret_file", FAILED, "airflow-megatron: the secret HF_TOKEN: /home/me/.hf_token is not there"),
     ("missing_kernels", FAILED, "[rank0]: RuntimeError: ColumnParallelLinear was called with gradient_accumulation_fusion set to True but the custom CUDA extension fused_weight_gradient_mlp_cuda module is not found. To use gradient_accumulation_fusion you must install APEX"),
     ("missing_kernels", FAILED, "[rank0]: AssertionError: persist_layer_norm not supported by torch LayerNorm when instantiating WrappedTorchNorm"),
@@ -130,6 +136,20 @@ def test_specific_before_generic() -> None:
     assert ended(log).signature == "cuda_out_of_memory"
     assert ended(log.split("\n", 1)[1]).signature == "collective_timeout"
     assert ended(log.split("\n", 2)[2]).signature == "child_failed"
+
+
+def test_the_cause_is_shown_rather_than_a_summary() -> None:
+    log = (
+        "convert_to_hf.py: error: /r/iter_0000010 has no .metadata\n"
+        "each_checkpoint: iteration 10: exit code 2, 3.1 s\n"
+        "each_checkpoint: failed for iterations 10\n"
+    )
+    assert ended(log, expectation=COMMAND).signature == "program_error"
+
+
+def test_an_error_of_a_program_is_no_reason_for_other_failures() -> None:
+    log = "prefetch.py: error: gpt2: 404\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    assert ended(log).signature == "cuda_out_of_memory"
 
 
 def test_an_optional_package_is_not_to_blame() -> None:
