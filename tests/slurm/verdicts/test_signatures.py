@@ -67,6 +67,7 @@ CASES = [
     ("world_size_changed", FAILED, "CheckpointingException: Missing key in checkpoint state_dict: rerun_state_machine_state/shard_0_64."),
     ("checkpoint_file_missing", RETRYABLE, "[rank3]: FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/iter_0019000/__12_1.distcp'"),
     ("checkpoint_file_missing", RETRYABLE, "FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/global_step8/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt'"),
+    ("invalid_tracker", RETRYABLE, "ERROR: Invalid metadata file /r/old/latest_checkpointed_iteration.txt. Exiting"),
     ("gpu_occupied", RETRYABLE, "[node07:3]:torch.AcceleratorError: CUDA error: out of memory"),
     ("gpu_occupied", RETRYABLE, "ncclUnhandledCudaError: Failed to CUDA calloc 256 bytes"),
     ("cuda_out_of_memory", OOM, "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -145,6 +146,12 @@ def test_the_cause_is_shown_rather_than_a_summary() -> None:
         "each_checkpoint: failed for iterations 10\n"
     )
     assert ended(log, expectation=COMMAND).signature == "program_error"
+
+
+def test_an_end_without_training_is_no_regular_stop() -> None:
+    line = "ERROR: Invalid metadata file /r/old/latest_checkpointed_iteration.txt. Exiting"
+    verdict = ended(line, JobState.COMPLETED, code=0)
+    assert (verdict.signature, verdict.outcome) == ("invalid_tracker", RETRYABLE)
 
 
 def test_an_error_of_a_program_is_no_reason_for_other_failures() -> None:
