@@ -225,6 +225,22 @@ def test_damaged_checkpoint_is_named() -> None:
     assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "convert_to_hf.py: error: /s/iter_0000020 cannot be read: FileNotFoundError: [Errno 2] No such file or directory: '/s/iter_0000020/__0_1.distcp'",
+        "CheckpointingException: /s/iter_0000020 is not a distributed checkpoint",
+        " loading distributed checkpoint from /s at iteration 20\nEOFError",
+    ],
+)
+def test_a_damaged_checkpoint_is_not_converted_again_and_again(line: str) -> None:
+    """No attempt of a conversion repairs it; a training's own checkpoint is set aside before the next attempt."""
+    verdict = ended(line, expectation=COMMAND)
+    assert (verdict.outcome, verdict.damaged_iteration) == (FAILED, 20)
+    assert isinstance(next_step([], verdict, RestartPolicy()), GiveUp)
+    assert ended(line).outcome is RETRYABLE
+
+
 def test_invalid_numbers_require_an_earlier_checkpoint() -> None:
     line = "AssertionError: Rank 3, node n1, device 3, iteration 12: Unexpected result nan"
     verdict = ended(line)
