@@ -55,6 +55,8 @@ CASES = [
     ("program_error", FAILED, "[rank0]:convert_to_hf.py: error: /r/old/checkpoints: there is no checkpoint of iteration 15"),
     ("program_error", FAILED, "evaluate_hf.py: error: /r/hf is no Hugging Face model"),
     ("checkpoints_not_processed", FAILED, "each_checkpoint: no directory matches /runs/*/checkpoints"),
+    ("checkpoints_not_processed", FAILED, "each_checkpoint: '/runs/{x}' has a control character, a brace or a byte that is not UTF-8 in its name"),
+    ("checkpoints_not_processed", FAILED, "each_checkpoint: '/r/a-/b' and '/r/a/-b' would both be named 'a--b'"),
     ("checkpoints_not_processed", FAILED, "each_checkpoint: there is no complete checkpoint in /runs/old"),
     ("secret_file", FAILED, "airflow-megatron: the secret HF_TOKEN: /home/me/.hf_token is not there"),
     ("missing_kernels", FAILED, "[rank0]: RuntimeError: ColumnParallelLinear was called with gradient_accumulation_fusion set to True but the custom CUDA extension fused_weight_gradient_mlp_cuda module is not found. To use gradient_accumulation_fusion you must install APEX"),
