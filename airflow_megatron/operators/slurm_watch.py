@@ -25,6 +25,7 @@ from airflow_megatron.operators.slurm_submit import (
     wait_for_login_node,
     wait_for_room,
 )
+from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.requirements.training_arguments import JobArguments, TrainingArguments
 from airflow_megatron.results.readings.plan_rows import sweep_jobs
 from airflow_megatron.results.store.job_rows import source_values
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_megatron.slurm.verdicts.restarts import NextStep
+    from airflow_megatron.slurm.verdicts.stage_records import StageRecord
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.schema import NotifySection
     from airflow_megatron.supervision.attempt_memory import AttemptMemory
@@ -103,6 +105,8 @@ if TYPE_CHECKING:
 LINES_OF_FAILURE = 20
 WRITE_PAUSE_S = 60.0
 """Seconds until a verdict that could not be written is written again."""
+REPLACEMENT_S = 20.0
+"""Seconds until a cleared task has submitted the next attempt: it waits until the cancelled job has left the queue."""
 _NOTIFIED_REFUSAL = 2
 WAITED_FOR = "waited_for"
 """Key of the first attempt for which a try of the task waited."""
@@ -254,18 +258,36 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
         job, kept = Job.from_json(self.job), UnwrittenVerdict.from_json(event)  # type: ignore[arg-type]
         return self._follow_up(job, kept.event.handle, kept.verdict, kept.event, refused=kept.refused)
 
+    def conclude_cancelled(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Follow the attempt that has replaced a cancelled one, or record the cancellation."""
+        job, kept = Job.from_json(self.job), UnwrittenVerdict.from_json(event)  # type: ignore[arg-type]
+        return self._follow_up(job, kept.event.handle, kept.verdict, kept.event, looked_again=True)
+
     def _follow_up(
-        self, job: Job, handle: JobHandle, verdict: Verdict, event: JobEvent, *, refused: int = 0
+        self,
+        job: Job,
+        handle: JobHandle,
+        verdict: Verdict,
+        event: JobEvent,
+        *,
+        refused: int = 0,
+        looked_again: bool = False,
     ) -> dict[str, Any]:
         """Record a verdict and carry out the next step.
 
         :param refused: number of earlier failures to write it
+        :param looked_again: whether another run has had time to replace a cancelled attempt
         """
         attempts, seen = job_attempts(job, self.log), verdict
         state = attempts.state()
         recorded = state.verdict
         if recorded is not None and recorded.withdrawn and recorded.attempt == handle.attempt:
             raise AirflowFailException(f"{job.name} was cancelled: {recorded.reason}")
+        if verdict.outcome is Outcome.CANCELLED and not verdict.stopped:
+            if state.was_replaced(handle.attempt):
+                return self._follow_replacement(job, handle, state)
+            if job.pin and not job.point and not (looked_again or refused):
+                self._look_again(handle, verdict, event)
         verdict, step = concluded(
             verdict,
             history(state, handle.attempt),
@@ -285,6 +307,33 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
             self._record_later(job, handle, seen, event, error, refused=refused + 1)
         send(self._notify(job), end_notice(job, handle.attempt, verdict, step, event.log_tail))
         return self._execute_step(job, handle, verdict, step, event)
+
+    def _look_again(self, handle: JobHandle, verdict: Verdict, event: JobEvent) -> NoReturn:
+        """Give another run, whose task was cleared, the time to submit the next attempt of a stage that runs share."""
+        pause = max(REPLACEMENT_S, 2 * self.poll_interval)
+        self.log.info(
+            "attempt %d was cancelled; looking in %.0f s whether another run replaces it",
+            handle.attempt,
+            pause,
+        )
+        carry = UnwrittenVerdict(event, verdict, 0).to_json()
+        trigger = PauseTrigger(until=time.time() + pause, carry=carry)
+        self.defer(trigger=trigger, method_name="conclude_cancelled")
+        raise AssertionError("defer does not return")
+
+    def _follow_replacement(self, job: Job, handle: JobHandle, state: StageRecord) -> dict[str, Any]:
+        """Wait for the attempt with which another run has replaced a cancelled one; runs share stages of the sweep.
+
+        :raises AirflowFailException: if that attempt runs another command
+        """
+        by = f"attempt {state.latest_attempt}, because its task in another run was cleared or started afresh"
+        if state.submission is None or state.submission.digest != job_digest(job):
+            raise AirflowFailException(
+                f"{job.name}: attempt {handle.attempt} was cancelled and replaced by {by}, with another command; clear"
+                " this task to run this run's command"
+            )
+        self.log.warning("attempt %d was cancelled and replaced by %s", handle.attempt, by)
+        return self._start_waiting(get_current_context(), again=True)
 
     def _record_later(
         self,

@@ -12,7 +12,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from airflow.configuration import conf
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, TaskInstanceState
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_megatron.spec.trust.plain_text import storable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 HEARTBEATS_OF_A_WORKER = 1.5
 """Maximum delay in seconds until a worker detects and reports the end of its task's process (one heartbeat)."""
+STATE_TIMEOUT_S = 5.0
+"""Time limit of a question to Airflow in seconds; it allows ``on_kill`` 30 s."""
 _NONCE: Final = "nonce"
 """Key of an event."""
 _WAIT: Final = "wait"
@@ -73,6 +76,31 @@ class DeferringTrigger(BaseTrigger):
                 await asyncio.sleep(max(0.0, earliest - time.monotonic()))
                 payload = storable(event.payload)
                 yield TriggerEvent({**payload, _NONCE: self.nonce} if self.nonce else payload)
+
+    async def task_still_waits(self) -> bool:
+        """Return whether the task still waits, although Airflow stops this trigger as after an action of a user.
+
+        Airflow does so too when another triggerer has taken the trigger over: after heartbeats of this one that came
+        late, because its machine was suspended or did not reach the database (``update_triggers`` in
+        ``airflow/jobs/triggerer_job_runner.py`` cancels every trigger that is not assigned to this triggerer any more).
+        A user's action changes the state of the task. If a cleared task waits again, its new try has seen the job.
+        """
+        task = self.task_instance
+        if task is None:  # in `airflow dags test`
+            return False
+        request = asyncio.to_thread(
+            RuntimeTaskInstance.get_task_states,
+            dag_id=task.dag_id,
+            task_ids=[task.task_id],
+            run_ids=[task.run_id],
+            map_index=task.map_index,
+        )
+        try:
+            states = await asyncio.wait_for(request, STATE_TIMEOUT_S)
+        except Exception as error:  # a user's action must have its effect
+            self.log.warning("Airflow does not tell the state of %s: %r", task.task_id, error)
+            return False
+        return TaskInstanceState.DEFERRED in states.get(task.run_id, {}).values()
 
 
 class DeferringTask(BaseOperator):

@@ -296,7 +296,10 @@ class SlurmJobTrigger(ClusterTrigger):
         await asyncio.shield(task)
 
     async def _cancel_job(self) -> None:
-        """Cancel the job now, or as soon as the login node answers again."""
+        """Cancel the job now, or as soon as the login node answers again, unless its task still waits."""
+        if await self.task_still_waits():
+            self.log.info("job %s is not cancelled: its task still waits", self.job_id)
+            return
         hook = trigger_hook(self.ssh_conn_id, self.commands)
         settled = await cancel_killed(
             self.cancellation, hook, self.log, taken=self.taken_up, step_s=ON_KILL_STEP_S

@@ -247,6 +247,22 @@ def test_a_hugging_face_model_is_evaluated(cluster: ClusterProfile) -> None:
     assert mine.outputs == ("/scratch/runs/example/iter_30/eval_results/iter_30/results.json",)
 
 
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("convert", "/old/iter_0000020"),
+        ("convert", "/runs/*/checkpoints/iter_0000020"),
+        ("evaluate", "/hf/iter_20"),
+    ],
+)
+def test_one_checkpoint_is_not_each(cluster: ClusterProfile, kind: str, path: str) -> None:
+    params = CONVERT if kind == "convert" else EVALUATE
+    stages = f"stages: {{a: {{kind: {kind}, start: {{from: '{path}'}}, each_checkpoint: true, {params}}}}}"
+    with pytest.raises(SpecError, match="names one of iteration 20") as error:
+        planned(cluster, stages)
+    assert len(error.value.problems) == 1
+
+
 def test_each_checkpoint_of_a_run_that_exists(cluster: ClusterProfile) -> None:
     stages = f"""
     stages:

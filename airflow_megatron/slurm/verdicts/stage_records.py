@@ -116,6 +116,13 @@ class StageRecord:
         """Slurm's name of the newest attempt's job if it differs from the attempt's name."""
         return self.attempts[-1].job_name if self.attempts else None
 
+    def was_replaced(self, number: int) -> bool:
+        """Return whether the job was started anew after an attempt: the newest attempt is no restart of it.
+
+        :param number: number of the attempt
+        """
+        return self.submission is not None and self.submission.first > number
+
 
 def stage_state_script(stage_dirs: Sequence[str]) -> str:
     """Return the remote script that reads the records in *stage_dirs*."""

@@ -484,6 +484,8 @@ def _weigh(
         )
     finding = find_signature(signatures, log_tail, ending.state, ending.exit_code, generic=False)
     if finding is not None:
+        if finding.iteration is not None and not train:  # only a training's own checkpoints are set aside
+            return Outcome.FAILED, _reason_with_line(what, finding), finding
         if finding.signature.outcome is not Outcome.ROLLED_OVER:
             return finding.signature.outcome, _reason_with_line(what, finding), finding
         if train:

@@ -513,6 +513,11 @@ def _source_iteration(source: CheckpointSource, section: StageSection) -> int | 
     if kind.trains:
         return source.iteration if source.mode == "continue" else None
     if section.each_checkpoint:
+        if source.iteration is not None:  # named by the path: beside it start.iteration is refused
+            raise ExpressionError(
+                f"start.from names one of iteration {source.iteration}, and each_checkpoint means all in a directory;"
+                " drop one of them"
+            )
         return None
     if source.iteration is None and kind.works_on == "checkpoints":
         raise ExpressionError(

@@ -50,6 +50,14 @@ def ended(
 CASES = [
     ("unrecognized_arguments", FAILED, "[default0]:pretrain_gpt.py: error: unrecognized arguments: --foo 1"),
     ("not_prefetched", FAILED, "airflow-megatron: error: 1 of 3 items are not in /hf: task arc_easy; this job runs"),
+    ("missing_start", FAILED, "airflow-megatron: error: there is no /r/old/checkpoints/iter_0000015, which the training starts from"),
+    ("program_error", FAILED, "pretrain_gpt.py: error: the checkpoint /r/old/iter_0000010 is incomplete: it has no .metadata"),
+    ("program_error", FAILED, "[rank0]:convert_to_hf.py: error: /r/old/checkpoints: there is no checkpoint of iteration 15"),
+    ("program_error", FAILED, "evaluate_hf.py: error: /r/hf is no Hugging Face model"),
+    ("checkpoints_not_processed", FAILED, "each_checkpoint: no directory matches /runs/*/checkpoints"),
+    ("checkpoints_not_processed", FAILED, "each_checkpoint: '/runs/{x}' has a control character, a brace or a byte that is not UTF-8 in its name"),
+    ("checkpoints_not_processed", FAILED, "each_checkpoint: '/r/a-/b' and '/r/a/-b' would both be named 'a--b'"),
+    ("checkpoints_not_processed", FAILED, "each_checkpoint: there is no complete checkpoint in /runs/old"),
     ("secret_file", FAILED, "airflow-megatron: the secret HF_TOKEN: /home/me/.hf_token is not there"),
     ("missing_kernels", FAILED, "[rank0]: RuntimeError: ColumnParallelLinear was called with gradient_accumulation_fusion set to True but the custom CUDA extension fused_weight_gradient_mlp_cuda module is not found. To use gradient_accumulation_fusion you must install APEX"),
     ("missing_kernels", FAILED, "[rank0]: AssertionError: persist_layer_norm not supported by torch LayerNorm when instantiating WrappedTorchNorm"),
@@ -66,6 +74,7 @@ CASES = [
     ("world_size_changed", FAILED, "CheckpointingException: Missing key in checkpoint state_dict: rerun_state_machine_state/shard_0_64."),
     ("checkpoint_file_missing", RETRYABLE, "[rank3]: FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/iter_0019000/__12_1.distcp'"),
     ("checkpoint_file_missing", RETRYABLE, "FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/global_step8/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt'"),
+    ("invalid_tracker", RETRYABLE, "ERROR: Invalid metadata file /r/old/latest_checkpointed_iteration.txt. Exiting"),
     ("gpu_occupied", RETRYABLE, "[node07:3]:torch.AcceleratorError: CUDA error: out of memory"),
     ("gpu_occupied", RETRYABLE, "ncclUnhandledCudaError: Failed to CUDA calloc 256 bytes"),
     ("cuda_out_of_memory", OOM, "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -137,6 +146,26 @@ def test_specific_before_generic() -> None:
     assert ended(log.split("\n", 2)[2]).signature == "child_failed"
 
 
+def test_the_cause_is_shown_rather_than_a_summary() -> None:
+    log = (
+        "convert_to_hf.py: error: /r/iter_0000010 has no .metadata\n"
+        "each_checkpoint: iteration 10: exit code 2, 3.1 s\n"
+        "each_checkpoint: failed for iterations 10\n"
+    )
+    assert ended(log, expectation=COMMAND).signature == "program_error"
+
+
+def test_an_end_without_training_is_no_regular_stop() -> None:
+    line = "ERROR: Invalid metadata file /r/old/latest_checkpointed_iteration.txt. Exiting"
+    verdict = ended(line, JobState.COMPLETED, code=0)
+    assert (verdict.signature, verdict.outcome) == ("invalid_tracker", RETRYABLE)
+
+
+def test_an_error_of_a_program_is_no_reason_for_other_failures() -> None:
+    log = "prefetch.py: error: gpt2: 404\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    assert ended(log).signature == "cuda_out_of_memory"
+
+
 def test_an_optional_package_is_not_to_blame() -> None:
     log = "ModuleNotFoundError: No module named 'apex'\nDistBackendError: NCCL error in: x.cpp:1\n"
     assert ended(log).signature == "nccl_error"
@@ -201,6 +230,22 @@ def test_damaged_checkpoint_is_named() -> None:
     )
     assert verdict.damaged_iteration == 19000
     assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "convert_to_hf.py: error: /s/iter_0000020 cannot be read: FileNotFoundError: [Errno 2] No such file or directory: '/s/iter_0000020/__0_1.distcp'",
+        "CheckpointingException: /s/iter_0000020 is not a distributed checkpoint",
+        " loading distributed checkpoint from /s at iteration 20\nEOFError",
+    ],
+)
+def test_a_damaged_checkpoint_is_not_converted_again_and_again(line: str) -> None:
+    """No attempt of a conversion repairs it; a training's own checkpoint is set aside before the next attempt."""
+    verdict = ended(line, expectation=COMMAND)
+    assert (verdict.outcome, verdict.damaged_iteration) == (FAILED, 20)
+    assert isinstance(next_step([], verdict, RestartPolicy()), GiveUp)
+    assert ended(line).outcome is RETRYABLE
 
 
 def test_invalid_numbers_require_an_earlier_checkpoint() -> None:
