@@ -154,7 +154,7 @@ class ResolvePointOperator(EndsTestRun, DeferringTask):
     def _launched(self, context: Context, conf: Mapping[str, Any]) -> PinnedSweep:
         """Return the newest pinned plan of the sweep's run that launched this run."""
         refuse_unknown_keys(conf, LAUNCHED_POINT_KEYS)
-        if not conf.get("pin") or not conf.get("run"):
+        if conf["pin"] is None or conf.get("run") is None:
             raise AirflowFailException(
                 "a run with a stored plan needs both pin and run, the run of "
                 f"{self.sweep} that stored it; to run the point by itself, write "
