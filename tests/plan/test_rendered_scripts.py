@@ -1052,7 +1052,7 @@ class TestContainerOfASpec:
 
 
 def run_job(
-    script: str, job: Job, sandbox: Sandbox, module_status: int = 0
+    script: str, job: Job, sandbox: Sandbox, module_status: int = 0, loaded: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a script as Slurm would, from a file, and return its end."""
     (sandbox.bin / "module").write_text(f"#!/bin/sh\necho 'no such module' >&2\nexit {module_status}\n")
@@ -1067,22 +1067,31 @@ def run_job(
         text=True,
         check=False,
         cwd=sandbox.folder,
-        env={"PATH": f"{sandbox.bin}:/usr/bin:/bin", **environment},
+        env={"PATH": f"{sandbox.bin}:/usr/bin:/bin", "LOADEDMODULES": loaded, **environment},
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("status", [0, 3])
-def test_a_job_without_its_modules_ends(status: int, sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(
+    ("status", "loaded", "ends"),
+    [
+        (0, "", False),
+        (3, "", True),
+        (3, "CUDA/13", True),
+        (3, "CUDA/13.1:it's", True),
+        (3, "Core:it's/2:CUDA/13", False),
+    ],
+)
+def test_a_job_without_its_modules_ends(status: int, loaded: str, ends: bool, sandbox: Sandbox) -> None:
     cluster = sandbox.cluster(modules=["CUDA/13", "it's"])
     (job,) = jobs_of(train_spec(), cluster).values()
-    done = run_job(job_script(job, cluster, 1), job, sandbox, status)
-    assert done.returncode == status
+    done = run_job(job_script(job, cluster, 1), job, sandbox, status, loaded)
+    assert done.returncode == (status if ends else 0)
     message = (
         f"the modules of the cluster profile were not loaded: status {status} of module load: CUDA/13 it's"
     )
-    assert (message in done.stderr) is (status != 0)
-    assert sandbox.calls_file.exists() is (status == 0)
+    assert (message in done.stderr) is ends
+    assert sandbox.calls_file.exists() is not ends
 
 
 @pytest.mark.slow
