@@ -700,8 +700,8 @@ FIXES: Final = (
         "M4",
         "logs that are one line of any length",
         "results/readings/snapshot.py",
-        "    ulimit -v {MOST_MEMORY_KB} 2>/dev/null\n    for log in",
-        "    for log in",
+        "    ulimit -v {MOST_MEMORY_KB} 2>/dev/null\n    for log in {LOGS}",
+        "    for log in {LOGS}",
         ("results/test_snapshot.py::test_a_file_that_is_one_long_line_takes_little_memory",),
     ),
     Fix(
