@@ -108,7 +108,7 @@ def test_a_sweep_is_followed_from_its_first_losses_to_its_report(
 
     assert airflow.ended("followed", run_id) == "failed"
     wait(page, f"{PROGRESS.format('slow')} === 'iteration 200 of 200'", timeout=60)
-    wait(page, "document.querySelector('#failures').innerText.includes('failed\\t2')", timeout=60)
+    wait(page, "document.querySelector('#failures').innerText.includes('program_error\\t2')", timeout=60)
     wait(
         page,
         "[...document.querySelectorAll('header a')].some((link) => link.innerText === 'Report')",
@@ -167,6 +167,6 @@ def test_a_sweep_is_followed_from_its_first_losses_to_its_fit(
         page.set_dark(dark)
         for width in (700, 1600):
             page.resize(width)
-            assert page.ask("document.documentElement.scrollWidth <= innerWidth")
+            wait(page, "document.documentElement.scrollWidth <= innerWidth")  # charts are drawn again later
             page.screenshot(tmp_path / f"fit-{width}-{'dark' if dark else 'light'}.png")
     assert page.errors == []
