@@ -57,7 +57,7 @@ def run_quickstart(sweep: Sweep, *, fresh: bool) -> int:
         print(missing, file=sys.stderr)
         return 1
     try:
-        with local_services(_SPEC_INTERVAL_S) as airflow:
+        with local_services(LocalAirflow(spec_interval_s=_SPEC_INTERVAL_S)) as airflow:
             state = _run_sweep(airflow, plan, fresh=fresh)
     except (LocalAirflowError, QuickstartError) as error:
         print(f"\n{error}", file=sys.stderr)
@@ -83,7 +83,7 @@ def _missing_checkouts(plan: Plan) -> str:
 def run_ui() -> int:
     """Start cluster and Airflow, print address and password, and run until interrupted."""
     try:
-        with local_services() as airflow:
+        with local_services(LocalAirflow()) as airflow:
             user, password = airflow.credentials()
             _say(f"Airflow runs at {airflow.address}   user {user}   password {password}")
             _say(
@@ -100,16 +100,12 @@ def run_ui() -> int:
 
 
 @contextmanager
-def local_services(spec_interval_s: int = 15) -> Iterator[LocalAirflow]:
-    """Start the local cluster and Airflow; on exit, stop those that this command started.
-
-    :param spec_interval_s: seconds between two readings of the folder of specs
-    """
+def local_services(airflow: LocalAirflow) -> Iterator[LocalAirflow]:
+    """Start the local cluster and Airflow; on exit, stop those that this command started."""
     signal.signal(signal.SIGTERM, _interrupt)
     keep_new_files_private()
     make_private(local_dir())
     was_up = run_local_cluster("status", quiet=True) == 0
-    airflow = LocalAirflow(spec_interval_s=spec_interval_s)
     try:
         _say("the Slurm cluster is already running" if was_up else "starting the Slurm cluster")
         with ThreadPoolExecutor(1) as beside:  # each waits for its own daemons most of the time

@@ -85,12 +85,11 @@ def read_searches(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Lea
     :param jobs: the jobs of the plan; other kinds are ignored.
     :returns: one for each ``lr_finder`` job, in the plan's order.
     """
+    finders = [job for job in jobs if job.reported_as == "search"]
+    if not finders:  # as in most sweeps, whose states need not be read for it
+        return []
     cells = progress_grid(snapshot, jobs).cells
-    searches = [
-        _search(snapshot.run(job.run_dir), job, cells[job.point, job.stage])
-        for job in jobs
-        if job.reported_as == "search"
-    ]
+    searches = [_search(snapshot.run(job.run_dir), job, cells[job.point, job.stage]) for job in finders]
     losses: dict[str, list[float]] = {}
     for search in searches:
         if search.lowest_loss is not None:

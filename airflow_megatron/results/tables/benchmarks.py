@@ -82,12 +82,11 @@ def benchmark_rows(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Be
     :param jobs: the jobs of the plan; other kinds are ignored.
     :returns: one row per benchmark, in the plan's order.
     """
+    benchmarks = [job for job in jobs if job.reported_as == "benchmark"]
+    if not benchmarks:  # as in most sweeps, whose states need not be read for it
+        return []
     cells = progress_grid(snapshot, jobs).cells
-    return [
-        _row(snapshot.run(job.run_dir), job, cells[job.point, job.stage])
-        for job in jobs
-        if job.reported_as == "benchmark"
-    ]
+    return [_row(snapshot.run(job.run_dir), job, cells[job.point, job.stage]) for job in benchmarks]
 
 
 def _row(run: RunSnapshot, job: SweepJob, status: StageStatus) -> BenchmarkRow:
