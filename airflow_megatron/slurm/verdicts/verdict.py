@@ -43,6 +43,9 @@ CLOCK_SKEW_S = 60.0
 RELAUNCH_S = 5.0
 """Maximum seconds until a controller cancels a second launch of a job that already runs on its node."""
 
+LAUNCH_S = 30.0
+"""Maximum seconds until slurmd gives up the launch of a job; 12 s were observed after several killed daemons."""
+
 _SIGTERM = 15
 _SIGKILL = 9
 _NODE_FAILURE_LINE = re.compile(rb"[Nn]ode failure on ([A-Za-z0-9._-]{1,80})(?![A-Za-z0-9._-])")
@@ -305,11 +308,10 @@ def _ending(observation: Observation, record: ExitRecord | None, ended_for: Ende
         ran = accounting.elapsed if accounting is not None and row is accounting else ran
         if record is not None and _relaunch_was_cancelled(row.started, ran, record):
             return _ending_by(record)
-        at_once = record is None and ran <= RELAUNCH_S
-        began = at_once and observation.owner_job_id == row.job_id
+        began = record is None and ran <= RELAUNCH_S and observation.owner_job_id == row.job_id
         # for a requeued job, the recorded nodes are those of its previous run
         requeued = observation.controller is not None and observation.controller.restarts > 0
-        if at_once and not requeued and _was_cancelled_by_slurm(row, observation.owner_job_id):
+        if record is None and not requeued and _was_cancelled_by_slurm(row, ran, observation.owner_job_id):
             lost = _lost(row, began=began)
         settling = _age(observation, row.ended, ended_for) < ACCOUNTING_LAG_S
         if (began or lost) and (settling or observation.log_chunk):
@@ -390,25 +392,33 @@ def _is_of_an_earlier_run(record: ExitRecord, queue: QueueRow, controller: Contr
     return queue.started is not None and record.ended < queue.started - CLOCK_SKEW_S
 
 
-def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, owner_job_id: str | None) -> bool:
-    """Return whether Slurm cancelled a job because it lost track of it.
+def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, ran_s: float, owner_job_id: str | None) -> bool:
+    """Return whether Slurm cancelled a job because it lost track of it or could not launch it.
+
+    :param ran_s: seconds for which the job had its nodes.
 
     A controller that has lost its state gives a recently used id to a new job while a node still runs the old job of
     that id. Then slurmd cancels the new job as root (``do not launch second copy``, Slurm 22.05), or the controller
     takes the end of the old job for the end of the new one, which is still pending. The script of the new job has not
     started, because it would otherwise own the attempt.
 
+    A slurmd that cannot launch a job, and may not requeue it, cancels it as root (``Could not launch job … and not able
+    to requeue it``).
+
     A controller that was killed before it saved the start of a job takes the job's end for the end of a pending job
     (observed with Slurm 22.05 after SIGKILL of slurmctld). Then the script has run. Accounting names every user who
     cancels a job, and here it names nobody. Or it launches the job a second time, and slurmd cancels that as root
     (observed after SIGKILL of both daemons). A script that root cancels records its end, unless its disk is full.
     """
+    at_once = ran_s <= RELAUNCH_S
     if isinstance(row, AccountingRow):
         if row.state_text == JobState.CANCELLED.value:
-            return True
-        by_slurm = cancelled_by(row.state_text) == "0" and bool(row.node_list)
-        return by_slurm and owner_job_id in {None, row.job_id}
-    return owner_job_id is None and bool(row.node_list)
+            return at_once
+        by_root = cancelled_by(row.state_text) == "0" and bool(row.node_list)
+        if owner_job_id is None:
+            return by_root and ran_s <= LAUNCH_S
+        return by_root and at_once and owner_job_id == row.job_id
+    return at_once and owner_job_id is None and bool(row.node_list)
 
 
 def _lost(row: AccountingRow | QueueRow, *, began: bool) -> str:

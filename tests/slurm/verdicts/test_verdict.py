@@ -306,6 +306,18 @@ def test_job_that_slurm_could_not_launch():
         assert "could not launch it on n" in verdict.reason
 
 
+def test_job_that_slurmd_took_seconds_to_give_up():
+    """After several killed daemons, slurmd needed 12 s to find that it could not launch the job."""
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=12)
+    verdict = judge(seen(accounting=row, time=NOW + 60), COMMAND)
+    assert verdict.outcome is Outcome.RETRYABLE
+    assert "could not launch it on n" in verdict.reason
+    person = replace(row, state_text="CANCELLED by 1000")
+    for changed in ({"accounting": person}, {"owner_job_id": "7"}):
+        observation = replace(seen(accounting=row, time=NOW + 60), **changed)
+        assert judge(observation, COMMAND).outcome is Outcome.CANCELLED
+
+
 def test_job_whose_end_slurm_took_for_that_of_a_waiting_job():
     """Its controller was killed before it saved the start (Slurm 22.05), and the full disk took its record."""
     row = accounted(JobState.CANCELLED, state_text="CANCELLED", elapsed=0, started=NOW - 10, ended=NOW - 10)
