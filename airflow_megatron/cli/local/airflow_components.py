@@ -22,7 +22,7 @@ COMPONENTS: Final = ("scheduler", "dag-processor", "api-server", "triggerer")
 def main() -> None:
     """Start all components, and return when all have ended.
 
-    SIGTERM goes to the whole process group. This process ignores it, because a component that logs its end into a pipe
+    This process ignores SIGTERM, which may go to the whole process group: a component that logs its end into a pipe
     without a reader fails there, and goes on.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # SIG_IGN would be inherited by the components

@@ -257,9 +257,8 @@ class LocalAirflow:
         if self._process is None:
             return
         group = self._process.pid
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, number)
+        for send in (_terminate_group, _kill_group):
+            send(group)
             deadline = time.monotonic() + STOP_TIMEOUT_S
             while time.monotonic() < deadline and _group_alive(group):
                 self._process.poll()
@@ -401,6 +400,27 @@ def _log_line(line: dict[str, Any] | str) -> str:
         f"{error.get('exc_type')}: {error.get('exc_value')}" for error in line.get("error_detail") or []
     ]
     return "\n".join([str(line.get("event", "")), *raised])
+
+
+def _terminate_group(group: int) -> None:
+    """Send SIGTERM to a process group, but not to its leader nor to the processes of the triggerer.
+
+    The triggerer stops its processes itself. If they end before that, it notices it 10 s later (Airflow 3.3).
+    """
+    spared = {group}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for component in psutil.Process(group).children():
+            if "triggerer" in " ".join(component.cmdline()).split():
+                spared |= {process.pid for process in component.children(recursive=True)}
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError):
+            if pid not in spared and os.getpgid(pid) == group:
+                os.kill(pid, signal.SIGTERM)
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _group_alive(group: int) -> bool:

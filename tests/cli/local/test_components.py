@@ -106,6 +106,39 @@ def test_components_log_until_they_have_ended(output: str, tmp_path: Path) -> No
         }
 
 
+TRIGGERER = """
+import signal, subprocess, sys, time
+def end(number, frame):
+    time.sleep(0.5)
+    print("runner", runner.poll(), file=open(sys.argv[2], "w"), flush=True)
+    runner.kill()
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+runner = subprocess.Popen(["sleep", "600"])
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.slow
+def test_triggerer_stops_its_own_processes(tmp_path: Path) -> None:
+    """Airflow's triggerer waits 10 s if its runner has ended before it stops it."""
+    seen = tmp_path / "seen"
+    script = tmp_path / "triggerer.py"
+    script.write_text(TRIGGERER)
+    command = f"bash -c 'sleep 600 & wait' scheduler & {sys.executable} {script} triggerer {seen} & wait"
+    airflow = LocalAirflow(tmp_path)
+    airflow._process = subprocess.Popen(["bash", "-c", command], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(psutil.Process(airflow._process.pid).children(recursive=True)) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    began = time.monotonic()
+    airflow.stop()
+    assert seen.read_text() == "runner None\n"
+    assert time.monotonic() - began < 10
+
+
 def children(pid: int) -> list[psutil.Process]:
     return [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
 
