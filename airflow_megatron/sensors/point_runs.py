@@ -22,7 +22,7 @@ class PointRunsSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
 
     :param point_dag_id: the point DAG
     :param runs: point → run id (templated)
-    :param poll_interval: seconds between two polls
+    :param poll_interval: maximum seconds between two polls
     """
 
     template_fields: Sequence[str] = ("runs",)

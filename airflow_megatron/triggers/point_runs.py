@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TriggerEvent
 from asgiref.sync import sync_to_async
 
+from airflow_megatron.slurm.polling.pacing import CALM_SHARE
 from airflow_megatron.task_runtime.deferring_trigger import DeferringTrigger
 
 if TYPE_CHECKING:
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 ENDED = ("success", "failed")
 RUN_IDS_IN_ONE_QUESTION = 100
 """Maximum number of ids in one request; they are part of a URL of limited length."""
+
+SHORTEST_PAUSE_S = 1.0
+SHARE_OF_TIME = 0.02
+"""Maximum share of the time that queries take; thousands of runs need many requests."""
 
 
 def count_runs(dag_id: str, run_ids: Sequence[str], states: Sequence[str]) -> int:
@@ -35,7 +41,8 @@ class PointRunsTrigger(DeferringTrigger):
 
     :param dag_id: the point DAG
     :param run_ids: its runs
-    :param poll_interval: seconds between two queries of Airflow's database
+    :param poll_interval: maximum seconds between two queries of Airflow's database; the pause is shorter after a run
+        has ended, and if a query takes little time
     :param base: as for :class:`~airflow_megatron.task_runtime.deferring_trigger.DeferringTrigger`
     """
 
@@ -49,13 +56,16 @@ class PointRunsTrigger(DeferringTrigger):
 
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Query Airflow until all runs have ended."""
-        reported = -1
+        reported, changed = -1, time.monotonic()
         while True:
+            began = time.monotonic()
             ended = await sync_to_async(count_runs)(self.dag_id, self.run_ids, ENDED)
             if ended != reported:
                 self.log.info("%d of %d points have ended", ended, len(self.run_ids))
-                reported = ended
+                reported, changed = ended, began
             if ended >= len(self.run_ids):
                 yield TriggerEvent({"ended": ended})
                 return
-            await asyncio.sleep(self.poll_interval)
+            now = time.monotonic()
+            rest = max(SHORTEST_PAUSE_S, (now - changed) * CALM_SHARE, (now - began) / SHARE_OF_TIME)
+            await asyncio.sleep(min(rest, self.poll_interval))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote
@@ -20,12 +20,34 @@ MOST_RECORDS: Final = 50
 """Maximum number of files in one wait, which looks for each of them twice a second."""
 
 
-def awaited_record(watch: Watch, observation: Observation) -> str | None:
-    """Return the path at which a running job will record its end; None if it does not run, or has recorded it."""
+STARTING_S: Final = 30.0
+"""Seconds for which a submitted job that does not run yet may start, and even end, before the next poll."""
+
+
+class AwaitedRecord(NamedTuple):
+    """The file in which a job will record its end; those of running jobs come first in their order.
+
+    :param pending: whether the job does not run yet
+    """
+
+    pending: bool
+    path: str
+
+
+def awaited_record(watch: Watch, observation: Observation, quiet: float) -> AwaitedRecord | None:
+    """Return the record of a job that runs, or may soon run; None if it has recorded its end.
+
+    :param watch: the job and files to observe
+    :param observation: the newest observation
+    :param quiet: seconds since the job's state changed
+    """
     queue = observation.queue
-    if watch.attempt_dir is None or queue is None or queue.state is not JobState.RUNNING:
+    if watch.attempt_dir is None or queue is None or observation.exit is not None:
         return None
-    return exit_record_of(watch.attempt_dir) if observation.exit is None else None
+    if queue.state is JobState.RUNNING or (queue.state is JobState.PENDING and quiet < STARTING_S):
+        pending = queue.state is JobState.PENDING
+        return AwaitedRecord(pending, exit_record_of(watch.attempt_dir))
+    return None
 
 
 def is_ending(observation: Observation) -> bool:

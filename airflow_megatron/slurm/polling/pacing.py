@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.states.observation import Observation, Watch
 
 CALM_SHARE = 0.01
+"""Pause between two polls, as a part of the time since the last change."""
 LONGEST_PAUSE = 4.0
 """The longest pause, as a multiple of the configured interval."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_megatron.slurm.polling.garbage_collection import PAUSES
 from airflow_megatron.slurm.polling.job_ends import (
     MOST_RECORDS,
+    AwaitedRecord,
     awaited_record,
     is_ending,
     job_ends_script,
@@ -110,7 +111,7 @@ class Subscription:
         self._left_out = False
         self._unread = False
         self._ending = False
-        self._awaited_record: str | None = None
+        self._awaited_record: AwaitedRecord | None = None
 
     @property
     def watch(self) -> Watch:
@@ -190,8 +191,8 @@ class Subscription:
         return self._ending and time.monotonic() - self._changed < ENDING_S
 
     @property
-    def awaited_record(self) -> str | None:
-        """The path at which the job, which runs, will record its end."""
+    def awaited_record(self) -> AwaitedRecord | None:
+        """The file in which the job, which runs or may soon run, will record its end."""
         return self._awaited_record
 
     def question(self) -> Watch:
@@ -215,11 +216,12 @@ class Subscription:
         seen_now = news(observation)
         if seen_now != self._news:
             self._news, self._changed = seen_now, time.monotonic()
-        self._patience = patience(self._watch, observation, time.monotonic() - self._changed)
+        quiet = time.monotonic() - self._changed
+        self._patience = patience(self._watch, observation, quiet)
         self._left_out = left_out(observation)
         self._unread = observation.unreachable is not None
         self._ending = is_ending(observation)
-        self._awaited_record = awaited_record(self._watch, observation)
+        self._awaited_record = awaited_record(self._watch, observation, quiet)
         # The observation may repeat bytes that the watcher took while this poll was running.
         seen = self._watch.log_offset - observation.log_offset
         if seen > 0 and observation.log_chunk:
@@ -398,9 +400,10 @@ class Poller:
             return
         if self._waiter is not None and not self._waiter.done():
             return
-        awaited = {path for each in self._subscriptions.values() if (path := each.awaited_record)}
-        self._seen_records &= awaited
-        paths = sorted(awaited - self._seen_records)[:MOST_RECORDS]
+        awaited = {record for each in self._subscriptions.values() if (record := each.awaited_record)}
+        self._seen_records &= {record.path for record in awaited}
+        new = sorted(record for record in awaited if record.path not in self._seen_records)
+        paths = [record.path for record in new[:MOST_RECORDS]]
         if paths:
             self._waiter = asyncio.get_running_loop().create_task(
                 self._wait_on_login_node(self._transport, paths, seconds),

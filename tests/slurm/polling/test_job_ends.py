@@ -57,17 +57,24 @@ class TestAwaitedRecord:
     record = ExitRecord.from_json({**RECORD, "restart_count": 0})
 
     def test_of_a_running_job(self):
-        assert awaited_record(self.watch, self.running) == "/runs/1/exit.json"
-        assert awaited_record(replace(self.watch, attempt_dir=None), self.running) is None
+        for quiet in (0, 10_000):
+            assert awaited_record(self.watch, self.running, quiet) == (False, "/runs/1/exit.json")
+        assert awaited_record(replace(self.watch, attempt_dir=None), self.running, 0) is None
         assert not is_ending(self.running)
 
-    @pytest.mark.parametrize("state", [state for state in JobState if state is not JobState.RUNNING])
-    def test_other_jobs_have_none(self, state):
-        assert awaited_record(self.watch, replace(self.running, queue=QueueRow("7", "a", state))) is None
+    def test_of_a_job_that_may_soon_run(self):
+        waits = replace(self.running, queue=QueueRow("7", "a", JobState.PENDING))
+        assert awaited_record(self.watch, waits, 29) == (True, "/runs/1/exit.json")
+        assert awaited_record(self.watch, waits, 31) is None
 
-    def test_a_job_that_has_recorded_its_end_has_none(self):
+    @pytest.mark.parametrize("state", [each for each in JobState if each.value not in {"RUNNING", "PENDING"}])
+    def test_other_jobs_have_none(self, state):
+        assert awaited_record(self.watch, replace(self.running, queue=QueueRow("7", "a", state)), 0) is None
+
+    @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.PENDING])
+    def test_a_job_that_has_recorded_its_end_has_none(self, state):
         ended = replace(self.running, exit=self.record)
-        assert awaited_record(self.watch, ended) is None
+        assert awaited_record(self.watch, replace(ended, queue=QueueRow("7", "a", state)), 0) is None
         assert is_ending(ended)
         assert not is_ending(replace(ended, queue=QueueRow("7", "a", JobState.PENDING))), "requeued"
         assert not is_ending(replace(ended, queue=QueueRow("7", "a", JobState.COMPLETED)))
@@ -131,6 +138,16 @@ class TestPoller:
         async with subscription:
             assert (await observe(subscription)).queue.state is JobState.RUNNING
             await asyncio.sleep(0.5)
+            end(directory)
+            queue(slurm, ENDED)
+            assert (await observe(subscription)).queue.state is JobState.COMPLETED
+        assert (poller.stats.ticks, poller.stats.waits) == (2, 1)
+
+    async def test_a_job_that_runs_and_ends_between_two_polls(self, slurm, directory, watching):
+        poller, subscription = watching()
+        queue(slurm, "7|PENDING|1|||1||Priority|a")
+        async with subscription:
+            assert (await observe(subscription)).queue.state is JobState.PENDING
             end(directory)
             queue(slurm, ENDED)
             assert (await observe(subscription)).queue.state is JobState.COMPLETED
