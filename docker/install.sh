@@ -74,4 +74,8 @@ if ! wait "$trainer"; then
   exit 1
 fi
 trap - EXIT
+# Otherwise the components of Airflow, which start together, and the first jobs would each compile the same files. A
+# checkout that cannot be written to runs without.
+"$local_dir/venv-airflow/bin/python" -m compileall -q "$root"/{airflow_megatron,dags,docker,plugins} >/dev/null || true
+"$local_dir/venv-trainer/bin/python" -m compileall -q "$root/Megatron-LM" >/dev/null || true
 say "installation is complete"
