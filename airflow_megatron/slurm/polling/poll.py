@@ -327,6 +327,7 @@ def _observe(
         matches={pattern: matches[pattern] for pattern in watch.globs if pattern in matches},
         answers={command: by_command[command] for command in watch.commands if command in by_command},
         log_offset=watch.log_offset,
+        attempt_watched=watch.attempt_dir is not None,
         errors=(*answer.errors, *_unexpanded(watch.globs, matches)),
     )
     if watch.attempt_dir is not None:

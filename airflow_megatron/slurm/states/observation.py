@@ -201,6 +201,8 @@ class Observation:
         as ended.
     :param exit: complete ``exit.json`` of the attempt, if the watched job wrote it.
     :param owner_job_id: the job that runs the attempt (``run/job_id``).
+    :param attempt_watched: whether the watch has the directory of an attempt; without it, a missing owner does not mean
+        that the script has not started.
     :param tracker: content of ``latest_checkpointed_iteration.txt``.
     :param checkpoint_files: ``iter_*`` directory name → file path in it → size in bytes; without the files of
         checkpoints before ``checkpoint_from``.
@@ -226,6 +228,7 @@ class Observation:
     controller: ControllerRow | None = None
     exit: ExitRecord | None = None
     owner_job_id: str | None = None
+    attempt_watched: bool = True
     tracker: str | None = None
     checkpoint_files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     log_offset: int = 0

@@ -311,7 +311,7 @@ def _ending(observation: Observation, record: ExitRecord | None, ended_for: Ende
         began = record is None and ran <= RELAUNCH_S and observation.owner_job_id == row.job_id
         # for a requeued job, the recorded nodes are those of its previous run
         requeued = observation.controller is not None and observation.controller.restarts > 0
-        if record is None and not requeued and _was_cancelled_by_slurm(row, ran, observation.owner_job_id):
+        if record is None and not requeued and _was_cancelled_by_slurm(row, ran, observation):
             lost = _lost(row, began=began)
         settling = _age(observation, row.ended, ended_for) < ACCOUNTING_LAG_S
         if (began or lost) and (settling or observation.log_chunk):
@@ -392,7 +392,7 @@ def _is_of_an_earlier_run(record: ExitRecord, queue: QueueRow, controller: Contr
     return queue.started is not None and record.ended < queue.started - CLOCK_SKEW_S
 
 
-def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, ran_s: float, owner_job_id: str | None) -> bool:
+def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, ran_s: float, observation: Observation) -> bool:
     """Return whether Slurm cancelled a job because it lost track of it or could not launch it.
 
     :param ran_s: seconds for which the job had its nodes.
@@ -411,14 +411,16 @@ def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, ran_s: float, owner_j
     (observed after SIGKILL of both daemons). A script that root cancels records its end, unless its disk is full.
     """
     at_once = ran_s <= RELAUNCH_S
+    owner_job_id = observation.owner_job_id
+    not_begun = owner_job_id is None and observation.attempt_watched
     if isinstance(row, AccountingRow):
         if row.state_text == JobState.CANCELLED.value:
             return at_once
         by_root = cancelled_by(row.state_text) == "0" and bool(row.node_list)
-        if owner_job_id is None:
+        if not_begun:
             return by_root and ran_s <= LAUNCH_S
         return by_root and at_once and owner_job_id == row.job_id
-    return at_once and owner_job_id is None and bool(row.node_list)
+    return at_once and not_begun and bool(row.node_list)
 
 
 def _lost(row: AccountingRow | QueueRow, *, began: bool) -> str:

@@ -313,7 +313,7 @@ def test_job_that_slurmd_took_seconds_to_give_up():
     assert verdict.outcome is Outcome.RETRYABLE
     assert "could not launch it on n" in verdict.reason
     person = replace(row, state_text="CANCELLED by 1000")
-    for changed in ({"accounting": person}, {"owner_job_id": "7"}):
+    for changed in ({"accounting": person}, {"owner_job_id": "7"}, {"attempt_watched": False}):
         observation = replace(seen(accounting=row, time=NOW + 60), **changed)
         assert judge(observation, COMMAND).outcome is Outcome.CANCELLED
 
