@@ -18,6 +18,7 @@ import psutil
 
 from airflow_megatron.cli.local.airflow_components import COMPONENTS
 from airflow_megatron.cli.local.free_ports import port_of, reserve_port
+from airflow_megatron.cli.local.home_lock import HomeLock
 from airflow_megatron.cli.local.local_connection import AirflowCommandError, local_connections, run_airflow
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
 from airflow_megatron.cli.local.startup_wait import StartupWait
@@ -73,6 +74,7 @@ class LocalAirflow:
         self.port = 0
         self._log_ports: dict[str, str] = {}
         self._reserved: list[socket.socket] = []
+        self._lock = HomeLock(self.home)
 
     @property
     def database(self) -> Path:
@@ -115,6 +117,25 @@ class LocalAirflow:
                 **self._log_ports,
             }
         return {**defaults, **os.environ, **fixed}
+
+    def claim(self) -> None:
+        """Keep others away from the home until :meth:`stop`, and choose the ports; :meth:`start` does it too.
+
+        :raises LocalAirflowError: if another process runs Airflow in this home, or the user's port cannot be used
+        """
+        keep_new_files_private()
+        make_private(self.home)
+        other = self._lock.take()
+        if other is not None:
+            raise LocalAirflowError(
+                f"Airflow already runs in {self.home}: use it, or stop it first ({other})"
+            )
+        try:
+            self._choose_ports()
+        except LocalAirflowError:
+            self.stop()
+            raise
+        self._lock.describe(f"process {os.getpid()}, {self.address}")
 
     def prepare(self, cluster: dict[str, Any]) -> None:
         """Create the home: the database, and the SSH connection to the local cluster with its host key.
@@ -175,11 +196,9 @@ class LocalAirflow:
     def start(self) -> None:
         """Start scheduler, triggerer, dag processor and api server; return when all are healthy.
 
-        :raises LocalAirflowError: if they do not start; contains the last lines of their log
+        :raises LocalAirflowError: as :meth:`claim`, and if they do not start; contains the last lines of their log
         """
-        self._choose_ports()
-        keep_new_files_private()
-        make_private(self.home)
+        self.claim()
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "airflow_megatron.cli.local.airflow_components"],
@@ -188,7 +207,10 @@ class LocalAirflow:
                 stderr=subprocess.STDOUT,
                 env=self.environment(),
                 start_new_session=True,  # stopped as a group, because children survive a signal to the parent
+                pass_fds=self._lock.descriptors,  # it may survive this process
             )
+        left = f"if that has ended: kill -- -{self._process.pid}"
+        self._lock.describe(f"process {os.getpid()}, {self.address}; {left}")
         wait = StartupWait(self._process.pid, START_WORK_S, STILL_S)
         started = set[str]()
         while wait.lasts():
@@ -203,6 +225,8 @@ class LocalAirflow:
         raise LocalAirflowError(f"Airflow did not become ready:\n{self._log_tail()}")
 
     def _choose_ports(self) -> None:
+        if self._reserved:
+            return
         chosen = os.environ.get(_PORT, "")
         if chosen and not (chosen.isdecimal() and 0 < int(chosen) < 65536):
             raise LocalAirflowError(f"{_PORT} is {chosen!r}, not a port; write a number from 1 to 65535")
@@ -254,19 +278,22 @@ class LocalAirflow:
         """Stop everything that :meth:`start` started."""
         while self._reserved:
             self._reserved.pop().close()
-        if self._process is None:
-            return
-        group = self._process.pid
+        if self._process is not None:
+            self._stop_processes(self._process)
+            self._process = None
+        self._lock.release()
+
+    def _stop_processes(self, parent: subprocess.Popen[bytes]) -> None:
+        group = parent.pid
         for send in (_terminate_group, _kill_group):
             send(group)
             deadline = time.monotonic() + STOP_TIMEOUT_S
             while time.monotonic() < deadline and _group_alive(group):
-                self._process.poll()
+                parent.poll()
                 time.sleep(0.2)
             if not _group_alive(group):
                 break
-        self._process.wait()
-        self._process = None
+        parent.wait()
 
     @property
     def address(self) -> str:

@@ -105,6 +105,7 @@ def local_services(airflow: LocalAirflow) -> Iterator[LocalAirflow]:
     signal.signal(signal.SIGTERM, _interrupt)
     keep_new_files_private()
     make_private(local_dir())
+    airflow.claim()
     was_up = run_local_cluster("status", quiet=True) == 0
     try:
         _say("the Slurm cluster is already running" if was_up else "starting the Slurm cluster")
