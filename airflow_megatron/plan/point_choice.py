@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 from typing import TYPE_CHECKING, Final
 
@@ -73,11 +74,24 @@ def _no_match(sweep: Sweep, choice: str) -> SpecError:
     names = [point.name for point in sweep.points]
     some = f"points: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"
     shown = _shown(choice)
-    if not is_template(choice) and set(choice) & set("<> "):  # no name of a point contains them
+    if not is_template(choice) and _compares(choice):
         hint = f'write an expression as "{{{{ {shown} }}}}"'
+    elif not is_template(choice) and set(choice) & set("<> "):  # no name of a point contains them
+        hint = 'write a condition as "{{ lr < 1e-2 and seed == 1 }}"'
     else:
         hint = did_you_mean(shown, names, limit=1, alike=0.8) or some
     return SpecError(sweep.document.problem(("point",), f"no point matches {shown!r}", hint))
+
+
+def _compares(text: str) -> bool:
+    """Return whether a text is a whole expression with a comparison or a logical operator."""
+    if len(text) > MAX_PATTERN:
+        return False
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return any(isinstance(node, ast.Compare | ast.BoolOp | ast.Not) for node in ast.walk(tree))
 
 
 def _holds(sweep: Sweep, point: Point, choice: str) -> bool:
