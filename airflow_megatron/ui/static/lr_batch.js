@@ -1,7 +1,7 @@
 // Map of learning rate × batch size: the lowest loss of each pair; the best one is marked, failed ones are hatched.
 
 import { byId, h, number } from "./dom.js";
-import { stateOf } from "./table.js";
+import { ownValue, stateOf } from "./table.js";
 
 const RATE = /^(lr|learning_rate)$/i;
 const BATCH = /^(global_batch_size|batch_size|gbs|batch)$/i;
@@ -25,10 +25,10 @@ export class RateBatchMap {
     if (place.hidden) return;
     const loss = (row) => row.validation_loss ?? row.loss;
     const others = names.filter((name) => name !== rate && name !== batch);
-    const rest = others.filter((name) => new Set(data.rows.map((row) => row.params[name])).size > 1);
+    const rest = others.filter((name) => new Set(data.rows.map((row) => ownValue(row.params, name))).size > 1);
     const groups = new Map();
     for (const row of data.rows) {
-      const key = rest.map((name) => `${name} = ${number(row.params[name])}`).join(", ");
+      const key = rest.map((name) => `${name} = ${number(ownValue(row.params, name))}`).join(", ");
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(row);
     }
@@ -38,13 +38,13 @@ export class RateBatchMap {
   chosen() {}
 
   map(title, rows, rate, batch, loss) {
-    const values = (name) => [...new Set(rows.map((row) => row.params[name]))].sort((a, b) => a - b);
+    const values = (name) => [...new Set(rows.map((row) => ownValue(row.params, name)))].sort((a, b) => a - b);
     const known = rows.filter((row) => !hasFailed(row)).map(loss).filter((one) => one !== undefined);
     const [lowest, highest] = [Math.min(...known), Math.max(...known)];
     // a failed point is only shown where no other one has a loss
     const rank = (row) => (loss(row) === undefined ? Infinity : hasFailed(row) ? Number.MAX_VALUE : loss(row));
     const cell = (one, other) => {
-      const here = rows.filter((row) => row.params[rate] === one && row.params[batch] === other);
+      const here = rows.filter((row) => ownValue(row.params, rate) === one && ownValue(row.params, batch) === other);
       const row = here.reduce((low, next) => (low && rank(low) <= rank(next) ? low : next), null);
       if (!row) return h("td", { class: "quiet" }, "–");
       const value = loss(row);

@@ -39,7 +39,12 @@ export function value(row, name) {
   if (name === "finished_stages") return [...row.stages].filter((letter) => letter === "f").length;
   if (name === "stages") return value(row, "finished_stages");
   if (name === "loss" && row.diverged) return NaN; // JSON has none
-  return Object.hasOwn(row.params, name) ? row.params[name] : row[name];
+  return ownValue(Object.hasOwn(row.params, name) ? row.params : row, name);
+}
+
+/** Return an entry of an object; undefined for what each object inherits, as a parameter may be named `constructor`. */
+export function ownValue(from, name) {
+  return Object.hasOwn(from, name) ? from[name] : undefined;
 }
 
 /** Return whether a value has no place in an order. */
@@ -113,14 +118,14 @@ export class PointTable {
     const kept = [];
     for (const name of this.parameters) if (!hide || (differs(name) && !kept.some((other) => this.follows(name, other)))) kept.push(name);
     const parameters = kept
-      .map((name) => ({ name, title: name, right: this.rows.every((row) => typeof (row.params[name] ?? 0) === "number") }));
+      .map((name) => ({ name, title: name, right: this.rows.every((row) => typeof (ownValue(row.params, name) ?? 0) === "number") }));
     const measured = MEASURED.filter((one) => (one.always ? holds("total") : holds(one.name)) && (one.name !== "training" || !hide || differs(one.name)));
     return [...OWN, ...parameters, ...measured];
   }
 
   /** Return whether the values of two parameters correspond one to one, such as `num_layers` and `size`. */
   follows(name, other) {
-    const pairs = this.rows.map((row) => [JSON.stringify(row.params[name] ?? null), JSON.stringify(row.params[other] ?? null)]);
+    const pairs = this.rows.map((row) => [name, other].map((one) => JSON.stringify(ownValue(row.params, one) ?? null)));
     const count = (keys) => new Set(keys).size;
     const both = count(pairs.map((pair) => pair.join("\n")));
     return both === count(pairs.map(([one]) => one)) && both === count(pairs.map(([, two]) => two)) && both < this.rows.length;

@@ -449,6 +449,18 @@ def test_a_logarithmic_axis_from_zero_has_no_ticks(page: tuple[Page, str]) -> No
     assert shown.ask("window.ticks") == [[], [1, 2, 5, 10]]
 
 
+def test_a_parameter_may_have_the_name_of_an_inherited_property(page: tuple[Page, str]) -> None:
+    """A point without the parameter has no value, although each object of JavaScript inherits ``constructor``."""
+    shown, _ = page
+    shown.ask(
+        "import(new URL('table.js', document.querySelector('script[type=module]').src))"
+        ".then(({ value }) => { window.values = [{constructor: 5}, {}]"
+        ".map((params) => value({params}, 'constructor') ?? null); }), true"
+    )
+    shown.wait("window.values", timeout=10)
+    assert shown.ask("window.values") == [5, None]
+
+
 def test_the_nearest_curve_is_named(page: tuple[Page, str], store: SegmentStore) -> None:
     """Curves over tokens share no positions if their sequence lengths differ."""
     shown, _ = page
