@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -22,7 +23,7 @@ from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states
 from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.supervision.attempts import next_attempt, slurm_commands
-from airflow_megatron.supervision.submission.point_placement import record_earlier_places
+from airflow_megatron.supervision.submission.point_placement import points_with_files, record_earlier_places
 from airflow_megatron.task_runtime.point_runs import (
     has_point_run,
     point_run,
@@ -34,7 +35,7 @@ from airflow_megatron.task_runtime.stopping import EXIT_STATUS, EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import stored_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from airflow.sdk import Context
 
@@ -56,10 +57,11 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
     """Start a run of the point DAG for every point; its configuration refers to the stored plan.
 
     The run id is the point's name, see :func:`~airflow_megatron.task_runtime.point_runs.point_run_id`. A point whose
-    run is in progress or has succeeded with the same jobs is not started again; after a failure, or with different
-    jobs, ``<point>~2`` is started, which skips the finished jobs. A point that would submit no job is skipped without
-    a run. One remote command finds these points; their names are in the XCom ``passed_over``. Under ``airflow dags
-    test``, without a scheduler, this task executes the runs, a few at a time.
+    run is in progress or has succeeded with the same jobs is not started again; after a failure, with different jobs,
+    or if the run directories of a succeeded run are gone, ``<point>~2`` is started, which skips the finished jobs. A
+    point that would submit no job is skipped without a run. One remote command finds these points; their names are in
+    the XCom ``passed_over``. Under ``airflow dags test``, without a scheduler, this task executes the runs, a few at a
+    time.
 
     :param point_dag_id: the point DAG
     :param pinned: the pinned sweep (templated)
@@ -108,8 +110,10 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         if runs_without_scheduler():
             runs = self._execute_runs({point: conf for point, conf in confs.items() if point not in finished})
         else:
+            with_files = lru_cache(partial(self._points_with_files, pinned))
             launched = {
-                point: self._launch(point, conf, finished=point in finished) for point, conf in confs.items()
+                point: self._launch(point, conf, finished=point in finished, with_files=with_files)
+                for point, conf in confs.items()
             }
             runs = {point: run_id for point, run_id in launched.items() if run_id is not None}
         passed_over = [point for point in confs if point not in runs]
@@ -145,6 +149,18 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
             self.log.warning("%s; which points have finished is seen in their runs", error)
             return set()
 
+    def _points_with_files(self, pinned: PinnedSweep) -> Collection[str]:
+        found: set[str] = set()
+        for plan in pinned.by_cluster.values():
+            cluster = plan.plan_environment.cluster
+            jobs = {point: plan.jobs_by_point.get(point, ()) for point in plan.points}
+            try:
+                found |= points_with_files(jobs, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run)
+            except TransportError as error:
+                self.log.warning("%s; runs that have succeeded are not started again", error)
+                return pinned.points
+        return found
+
     def configurations(self, pinned: PinnedSweep, run_id: str) -> dict[str, dict[str, Any]]:
         """Return point → configuration of its run, which is small because ``airflow dags test`` takes it as one
         argument.
@@ -169,8 +185,19 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
             for point in pinned.points
         }
 
-    def _launch(self, point: str, conf: Mapping[str, Any], *, finished: bool) -> str | None:
-        """Start a point's run, or return the run that is in progress or has succeeded; None for a finished point."""
+    def _launch(
+        self,
+        point: str,
+        conf: Mapping[str, Any],
+        *,
+        finished: bool,
+        with_files: Callable[[], Collection[str]],
+    ) -> str | None:
+        """Start a point's run, or return the run that is in progress or has succeeded; None for a finished point.
+
+        :param with_files: returns the points that have run directories; called only if a run has succeeded although
+            jobs of its point have not finished, for example because a user has marked them
+        """
         number = 1
         while True:
             run_id = point_run_id(point, number)
@@ -182,7 +209,12 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
                 return run_id
             state, known = point_run(self.point_dag_id, run_id)
             same = known.get("digest") == conf["digest"] and not conf["fresh_start"]
-            if same and state != "failed":
+            later = point_run_id(point, number + 1)
+            if same and state == "success" and not finished and has_point_run(self.point_dag_id, later):
+                self.log.info("%s has succeeded, and %s was started after it", run_id, later)
+            elif same and state == "success" and not finished and point not in with_files():
+                self.log.warning("%s has succeeded, but its run directories are gone", run_id)
+            elif same and state != "failed":
                 self.log.info("%s is %s", run_id, state)
                 return run_id
             number += 1

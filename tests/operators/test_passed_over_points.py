@@ -215,6 +215,39 @@ class TestLaunch:
         airflow = Airflow(p1=("failed", {"digest": launched.digest("p1")}))
         assert launched(airflow) == ({"p2": "p2"}, ["p2"], ["p1"])
 
+    @pytest.mark.parametrize("later", [None, "running", "queued", "success"])
+    def test_a_run_is_repeated_if_its_directories_are_gone(
+        self, later: str | None, plan: Plan, launched: Any
+    ) -> None:
+        its = {"digest": launched.digest("p2")}
+        runs = {"p2": ("success", its)} | ({"p2~2": (later, its)} if later else {})
+        started = {None: "p2~2", "success": "p2~3"}.get(later)
+        assert launched(Airflow(**runs)) == ({"p2": started or "p2~2"}, [started] if started else [], ["p1"])
+
+    def test_a_later_run_is_waited_for_that_has_made_directories_again(
+        self, plan: Plan, launched: Any
+    ) -> None:
+        (Path(jobs_by_point(plan.jobs)["p2"][0].stage_dir) / "1").mkdir(parents=True)
+        its = {"digest": launched.digest("p2")}
+        airflow = Airflow(**{"p2": ("success", its), "p2~2": ("running", its)})
+        assert launched(airflow) == ({"p2": "p2~2"}, [], ["p1"])
+
+    def test_jobs_that_a_user_has_marked_are_not_started_again(self, plan: Plan, launched: Any) -> None:
+        job = jobs_by_point(plan.jobs)["p2"][0]
+        end(job, outcome="failed")
+        airflow = Airflow(p2=("success", {"digest": launched.digest("p2")}))
+        assert launched(airflow) == ({"p2": "p2"}, [], ["p1"])
+
+    def test_no_run_is_repeated_while_the_login_node_is_unreachable(
+        self, launched: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def away(self: SlurmHook, script: str) -> CommandResult:
+            raise TransportError("no route to host")
+
+        monkeypatch.setattr(SlurmHook, "run", away)
+        airflow = Airflow(p2=("success", {"digest": launched.digest("p2")}))
+        assert launched(airflow) == ({"p1": "p1", "p2": "p2"}, ["p1"], [])
+
     def test_all_points_are_started_while_the_login_node_is_unreachable(
         self, launched: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
