@@ -95,6 +95,31 @@ def test_a_branch_that_continues_training(tree: RunTree) -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "first", "problems"),
+    [
+        (loaded(40), 41, ()),
+        (loaded(30), 31, ("loaded checkpoint 30 instead of 40",)),
+        ("", 1, ("started from scratch, at iteration 1, without a checkpoint",)),
+    ],
+)
+def test_a_training_from_a_checkpoint_outside_the_sweep(
+    tree: RunTree, more: str, first: int, problems: tuple[str, ...]
+) -> None:
+    planned = {
+        **job(tree, "longer", 60, at=40),
+        "source": {"path": "/old/run", "iteration": 40, "mode": "continue"},
+    }
+    write_training(tree, "longer", {first: PEAK, 60: PEAK}, 60, more)
+    snapshot = take_snapshot([str(tree.root / "longer")])
+    table = result_table(snapshot, read_jobs([planned]))
+    (point,) = branch_points(table)
+    assert (point.parent_branch, point.first_iteration, point.problems) == ("/old/run", first, problems)
+    assert shared_compute(table, [point]) is None
+    planned["source"] = {**planned["source"], "mode": "finetune"}
+    assert branch_points(result_table(snapshot, read_jobs([planned]))) == []
+
+
+@pytest.mark.parametrize(
     ("rates", "more", "problem"),
     [
         ({41: PEAK}, loaded(40), "the learning rate at iteration 41 is 0.01, where its schedule has 0.009"),

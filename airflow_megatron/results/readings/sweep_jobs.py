@@ -32,6 +32,7 @@ class SweepJob:
     :param sweep_params: its values of the parameters that the sweep varies
     :param release: the Megatron release that defines its parameters
     :param start_iteration: the checkpoint that it starts from or works on
+    :param source: for a training that continues a checkpoint from outside the sweep: its directory
     :param expect: ``oom`` if the spec expects it to run out of memory
     :param gpus: whether each of its processes has a GPU
     :param after: name of each job that it depends on, and what it waits for, as in the output of ``plan``
@@ -49,6 +50,7 @@ class SweepJob:
     sweep_params: Mapping[str, Any] = field(default_factory=dict)
     release: str | None = None
     start_iteration: int | None = None
+    source: str | None = None
     expect: str | None = None
     after: tuple[tuple[str, str], ...] = ()
     measure: Mapping[str, Any] = field(default_factory=dict)
@@ -131,6 +133,7 @@ def read_jobs(jobs: Iterable[Mapping[str, Any]]) -> tuple[SweepJob, ...]:
                 release=job.get("release"),
                 gpus=job.get("gpus") is not False,
                 start_iteration=job.get("iteration"),
+                source=_source(job),
                 expect=job.get("expect"),
                 after=tuple(
                     (str(other.get("job")), str(other.get("until") or "finished"))
@@ -195,6 +198,13 @@ def _parent_branch(job: Mapping[str, Any], by_name: Mapping[str, Mapping[str, An
         if other is not None and _trains(other) and other.get("point") == job.get("point"):
             return _branch(other)
     return None
+
+
+def _source(job: Mapping[str, Any]) -> str | None:
+    source = job.get("source")
+    if not isinstance(source, Mapping) or source.get("mode") != "continue" or job.get("kind") != "train":
+        return None
+    return str(source.get("path"))
 
 
 def _named(params: Mapping[str, Any], names: frozenset[str]) -> Any:

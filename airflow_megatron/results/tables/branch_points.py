@@ -1,5 +1,8 @@
 """Branch points: check that the log of each branch continues its trunk, and compute the savings of shared trunks.
 
+A training that continues a checkpoint from outside the sweep is a branch whose trunk has no log: only the checkpoint
+and the first iteration are checked.
+
 A branch continues its trunk if it loaded the planned checkpoint, continues the counts of iterations and samples, and
 starts at the learning rate of its own schedule, which equals the trunk's rate at the checkpoint. Iterations that the
 loss scaler skips do not advance a schedule.
@@ -48,7 +51,7 @@ class BranchPoint:
 
     :param point: name of the point
     :param branch: name of the branch
-    :param parent_branch: the branch that it leaves
+    :param parent_branch: the branch that it leaves, or the directory of a checkpoint from outside the sweep
     :param checkpoint: iteration of the checkpoint that it loaded
     :param first_iteration: the first iteration that it logged
     :param trunk_rate: the trunk's learning rate at the checkpoint
@@ -77,7 +80,7 @@ def branch_points(table: ResultTable) -> list[BranchPoint]:
     return [
         _branch_point(table, branch, trunk, first)
         for branch in table.branches
-        if (trunk := table.parent_of(branch)) is not None
+        if ((trunk := table.parent_of(branch)) is not None or branch.job.source is not None)
         and (first := branch.training.first) is not None
         and not branch.job.params.get("finetune")
     ]
@@ -104,8 +107,16 @@ def _shown(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def _branch_point(table: ResultTable, branch: Branch, trunk: Branch, first: IterationRecord) -> BranchPoint:
+def _branch_point(
+    table: ResultTable, branch: Branch, trunk: Branch | None, first: IterationRecord
+) -> BranchPoint:
     loaded = branch.training.loaded
+    if trunk is None:  # its skipped iterations are unknown, and so the learning rate that its schedule has
+        problems = tuple(_problems(branch.job, loaded, first, None, _Rates(None, None, 0)))
+        return BranchPoint(
+            *(branch.row.point, branch.row.branch, branch.job.source or "", loaded, first.iteration),
+            *(None, first.learning_rate, None, problems),
+        )
     at = loaded if loaded is not None else branch.job.start_iteration
     before = next((record for record in trunk.training.iterations if record.iteration == at), None)
     schedule = _schedule(branch.job)
@@ -246,6 +257,8 @@ def shared_compute(table: ResultTable, points: Sequence[BranchPoint]) -> SharedC
     :param points: their branches.
     :returns: None without branches, or if no branch has logged an iteration after its checkpoint.
     """
+    inside = {(branch.row.point, branch.row.branch) for branch in table.branches}
+    points = [point for point in points if (point.point, point.parent_branch) in inside]
     starts = {
         (point.point, point.branch): point.checkpoint for point in points if point.checkpoint is not None
     }
