@@ -27,6 +27,7 @@ from airflow_megatron.cli.plans.spec_options import (
 from airflow_megatron.plan.difference import plan_difference
 from airflow_megatron.plan.job_names import short_name
 from airflow_megatron.plan.overview import stage_overviews
+from airflow_megatron.plan.repeated_names import repeated_name_problem
 from airflow_megatron.plan.sweep_cluster import sweep_clusters
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.documents.quantities import counted
@@ -35,6 +36,7 @@ from airflow_megatron.spec.spec_files import lone_sidecars
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_megatron.plan.sweep_plan import Plan
     from airflow_megatron.spec.model.sweep import Sweep
 
 
@@ -81,10 +83,8 @@ def lint(
         lines: list[str] = []
         sweep: Sweep | None = None
         try:
-            sweep = load_own_spec(spec, settings)
-            plans = checked_plans(sweep, cluster, warn=False)
-            if with_dags:
-                check_dags(sweep)
+            sweep = load_spec(spec, settings)
+            plans = _checked(sweep, cluster, with_dags=with_dags)
         except SpecError as error:
             wrong = True
             report += _rows(error.problems, "error")
@@ -112,6 +112,20 @@ def lint(
         print(json.dumps(report, indent=2, ensure_ascii=False))
     if wrong:
         raise typer.Exit(1)
+
+
+def _checked(sweep: Sweep, cluster: str | None, *, with_dags: bool) -> list[Plan]:
+    """Return the checked plans of a sweep; a copied spec that still has its old name gets its other errors too."""
+    taken = repeated_name_problem(sweep)
+    try:
+        plans = checked_plans(sweep, cluster, warn=False)
+        if with_dags and taken is None:
+            check_dags(sweep)
+    except SpecError as error:
+        raise error if taken is None else SpecError([taken, *error.problems]) from None
+    if taken is not None:
+        raise SpecError(taken)
+    return plans
 
 
 def check_dags(sweep: Sweep) -> None:

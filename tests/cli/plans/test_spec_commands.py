@@ -73,6 +73,17 @@ def call(
     return runner(monkeypatch, capsys)
 
 
+def test_a_copy_that_still_has_its_old_name_shows_its_other_errors_too(
+    call: Callable[..., Answer], tmp_path: Path
+) -> None:
+    (tmp_path / "copy.yaml").write_text(BAD.replace("train_iters: 100", "train_itters: 100"))
+    answer = call("lint", "copy.yaml")
+    assert answer.status == 1
+    errors = answer.stdout.splitlines()
+    assert "small.yaml defines a sweep 'small' too" in errors[0]
+    assert "no argument 'train_itters' (did you mean train_iters?)" in errors[1]
+
+
 class TestLint:
     @pytest.mark.slow
     def test_warnings_follow_errors(self, call: Callable[..., Answer], tmp_path: Path) -> None:
