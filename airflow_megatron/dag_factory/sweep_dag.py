@@ -55,6 +55,7 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
             points="{{ '%r' | format(params.points or '') }}",
             limit="{{ params.limit or 0 }}",
             cluster="{{ params.cluster }}",
+            plan_only="{{ params.dry_run }}",
         )
         pinned = "{{ ti.xcom_pull(task_ids='plan') }}"
         arrays = None

@@ -129,10 +129,10 @@ class ConnectionOptions:
             passphrase=extra.get("private_key_passphrase") or extra.get("passphrase") or None,
             host_key=_host_key(extra.get("host_key")),
             known_hosts=_path(extra.get("known_hosts")),
-            check_host_key=not _is_true(extra.get("no_host_key_check", False)),
+            check_host_key=not _is_on(extra, "no_host_key_check", conn_id),
             proxy_command=extra.get("host_proxy_cmd") or None,
             connect_timeout=connect_timeout,
-            compress=_is_true(extra["compress"]) if extra.get("compress") is not None else True,
+            compress=_is_on(extra, "compress", conn_id, default=True),
             ssh_config=_existing(extra, "ssh_config", conn_id),
             transport=transport,
             control_path=os.path.expanduser(extra.get("control_path") or "") or None,  # noqa: PTH111 (it may hold %h)
@@ -140,9 +140,9 @@ class ConnectionOptions:
             login_patience=_login_patience(extra.get("login_patience"), conn_id),
             commands=SlurmCommands(
                 slurm_bin=_remote_path(extra, "slurm_bin", conn_id) or "",
-                login_shell=_is_true(extra.get("login_shell", False)),
+                login_shell=_is_on(extra, "login_shell", conn_id),
             ),
-            restricted=_is_true(extra.get("restricted", False)),
+            restricted=_is_on(extra, "restricted", conn_id),
             work_dir=_remote_path(extra, "work_dir", conn_id),
         )
 
@@ -220,8 +220,20 @@ def _login_patience(value: Any, conn_id: str) -> float:
     return float(seconds)
 
 
-def _is_true(value: Any) -> bool:
-    return str(value).lower() == "true"
+def _is_on(extra: dict[str, Any], name: str, conn_id: str, *, default: bool = False) -> bool:
+    """Return a switch; an address such as ``slurm://…?login_shell=true`` contains it as text.
+
+    :raises LoginRefusedError: if it is neither true nor false
+    """
+    value = extra.get(name)
+    if value is None or value == "":
+        return default
+    word = str(value).lower()
+    if word not in ("true", "false"):
+        raise LoginRefusedError(
+            f"{name} of connection {conn_id!r} is neither true nor false; write one of the two"
+        )
+    return word == "true"
 
 
 def _host_key(text: Any) -> str | None:

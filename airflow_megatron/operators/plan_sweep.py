@@ -40,9 +40,10 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
     :param points: selection of points, see :func:`airflow_megatron.plan.point_choice.choose_points` (templated)
     :param limit: maximum number of points (templated)
     :param cluster: cluster profile that replaces those of the spec (templated)
+    :param plan_only: push no jobs, so that the tasks after it submit none (templated)
     """
 
-    template_fields: Sequence[str] = ("points", "limit", "cluster")
+    template_fields: Sequence[str] = ("points", "limit", "cluster", "plan_only")
     ui_color = "#f3ecd9"
 
     def __init__(
@@ -52,6 +53,7 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
         points: str = "",
         limit: int | str | None = None,
         cluster: str | None = None,
+        plan_only: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -59,6 +61,7 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
         self.points = points
         self.limit = limit
         self.cluster = cluster
+        self.plan_only = plan_only
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check and store the plan of the chosen points."""
@@ -90,7 +93,7 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
                 sweep, text, list(zip(plans, around, strict=True)), store, choice=choice, limit=limit
             )
             pinned.use(sweep.name, run_id)
-        for job in pinned.shared_jobs():
+        for job in () if self.plan_only else pinned.shared_jobs():
             context["ti"].xcom_push(key=job.stage, value=job.to_json())
         plan = plans[0]
         names = " or ".join(pinned.by_cluster)

@@ -41,6 +41,7 @@ from airflow_megatron.triggers.slurm_job import ON_KILL_STEP_S, SlurmJobTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
 
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
@@ -67,8 +68,9 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
     runs.
 
     :param deferrable: wait in the triggerer, without a worker slot; otherwise wait in the worker
-    :param poll_interval: seconds between two polls of the cluster, which all waiting tasks share
-    :param timeout: seconds after which the task fails while the job continues; None for no limit
+    :param poll_interval: time between two polls of the cluster, which all waiting tasks share: seconds, ``30s`` or a
+        timedelta
+    :param timeout: time after which the task fails while the job continues; None for no limit
     :param cancel_on_kill: cancel the job if the task is marked failed, cleared or killed
     :param kwargs: the job, see :class:`~airflow_megatron.operators.described_job.DescribedJobOperator`
     """
@@ -83,8 +85,8 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
         self,
         *,
         deferrable: bool = True,
-        poll_interval: float = 15.0,
-        timeout: float | None = None,
+        poll_interval: float | str | timedelta = 15.0,
+        timeout: float | str | timedelta | None = None,
         cancel_on_kill: bool = True,
         **kwargs: Any,
     ) -> None:

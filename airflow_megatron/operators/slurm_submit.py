@@ -14,6 +14,7 @@ from airflow_megatron.hooks.job_secrets import secret_values
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.described_job import JOB_RECORD, DescribedJobOperator, submitted_job
+from airflow_megatron.plan.described_job import seconds_of
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.slurm.remote.records import TaskOrigin
 from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
@@ -47,6 +48,7 @@ from airflow_megatron.triggers.queue_room import QueueRoomTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import timedelta
 
     from airflow.sdk import Context
 
@@ -155,7 +157,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
 
     :param job: the job as JSON of :meth:`airflow_megatron.spec.model.jobs.Job.to_json`; None skips the task (templated)
     :param fresh_start: submit the job even if it has finished before (templated)
-    :param poll_interval: seconds between two polls of a full queue
+    :param poll_interval: time between two polls of a full queue: seconds, ``30s`` or a timedelta
     :param attempt: the attempt that an array of this run has submitted, None without one (templated)
     :param shared: whether other runs use the job too; then neither a fresh start nor clearing this task repeats a
         finished job or replaces a running one
@@ -172,7 +174,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
         *,
         job: Mapping[str, Any] | str | None = None,
         fresh_start: bool | str = False,
-        poll_interval: float = 15.0,
+        poll_interval: float | str | timedelta = 15.0,
         attempt: int | str | None = None,
         shared: bool = False,
         **kwargs: Any,
@@ -180,7 +182,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
         super().__init__(**kwargs)
         self.job = job
         self.fresh_start = fresh_start
-        self.poll_interval = poll_interval
+        self.poll_interval = seconds_of("poll_interval", poll_interval)
         self.attempt = attempt
         self.shared = shared
 

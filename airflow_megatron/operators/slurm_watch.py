@@ -25,6 +25,7 @@ from airflow_megatron.operators.slurm_submit import (
     wait_for_login_node,
     wait_for_room,
 )
+from airflow_megatron.plan.described_job import seconds_of
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.requirements.training_arguments import JobArguments, TrainingArguments
 from airflow_megatron.results.readings.plan_rows import sweep_jobs
@@ -92,6 +93,7 @@ from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from airflow.sdk import Context
 
@@ -121,8 +123,8 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
 
     :param job: the job as JSON of :meth:`airflow_megatron.spec.model.jobs.Job.to_json` (templated)
     :param handle: result of :class:`~airflow_megatron.operators.slurm_submit.SlurmSubmitOperator` (templated)
-    :param poll_interval: seconds between two polls of the cluster
-    :param timeout: seconds after which the task fails while the job continues; None for no limit
+    :param poll_interval: time between two polls of the cluster: seconds, ``30s`` or a timedelta
+    :param timeout: time after which the task fails while the job continues; None for no limit
     :param cancel_on_kill: cancel the job if the waiting task is marked failed or cleared
     :param notify: notifiers for ends of attempts and for events, for a job without a stored plan
     """
@@ -137,8 +139,8 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
         *,
         job: Mapping[str, Any] | str | None,
         handle: Mapping[str, Any] | str | None,
-        poll_interval: float = 15.0,
-        timeout: float | None = None,
+        poll_interval: float | str | timedelta = 15.0,
+        timeout: float | str | timedelta | None = None,
         cancel_on_kill: bool = True,
         notify: Sequence[NotifySection] = (),
         **kwargs: Any,
@@ -146,8 +148,8 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
         super().__init__(**kwargs)
         self.job = job
         self.handle = handle
-        self.poll_interval = poll_interval
-        self.timeout = timeout
+        self.poll_interval = seconds_of("poll_interval", poll_interval)
+        self.timeout = None if timeout is None else seconds_of("timeout", timeout)
         self.cancel_on_kill = cancel_on_kill
         self.notify = tuple(notify)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
-from airflow_megatron.spec.documents.quantities import parse_interval, parse_walltime, slurm_time
+from airflow_megatron.spec.documents.quantities import (
+    parse_duration,
+    parse_interval,
+    parse_walltime,
+    slurm_time,
+)
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.model.resources import JobResources
@@ -180,6 +186,26 @@ def restart_section(given: Mapping[str, Any] | None) -> RestartSection:
         return RestartSection.model_validate(dict(given or {}))
     except ValidationError as error:
         raise DescriptionError(f"restart: {_first(error)}") from None
+
+
+def seconds_of(name: str, value: float | str | timedelta) -> float:
+    """Return the seconds of an argument of a task: a number of seconds, a text such as ``30s``, or a timedelta.
+
+    :param name: the argument, for the message
+    :raises DescriptionError: if it is none of these
+    """
+    try:
+        if isinstance(value, timedelta):
+            seconds = value.total_seconds()
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            seconds = float(value)
+        else:
+            seconds = parse_duration(value)
+    except (ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise DescriptionError(f"{name} is {value!r}; write seconds, a text such as '30s', or a timedelta")
+    return seconds
 
 
 def slurm_section(resources: Mapping[str, Any]) -> JobResources:

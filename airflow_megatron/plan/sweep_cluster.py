@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.sweeps.site_rules import refused_option_problems
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.documents.project import check_configured_folders
 from airflow_megatron.spec.model.cluster_profile import cluster_names, load_cluster, profile_path
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def sweep_clusters(sweep: Sweep, other: str | None = None) -> tuple[ClusterProfi
     :param other: as for :func:`sweep_cluster`
     :raises SpecError: if a profile does not exist or is invalid, or if the sweep cannot be distributed among them
     """
+    check_configured_folders()
     known = cluster_names()
     names = (other,) if other else sweep.settings.all_clusters
     for index, name in enumerate(names):

@@ -11,6 +11,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.plan.described_job import seconds_of
 from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
 from airflow_megatron.slurm.remote.transport import LoginRefusedError
 from airflow_megatron.supervision.attempts import slurm_commands
@@ -26,6 +27,7 @@ from airflow_megatron.task_runtime.wait_event import WaitEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from airflow.sdk import Context
 
@@ -45,7 +47,7 @@ class ProducedFileSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
     :param producer: handle of the producing job (templated)
     :param producer_dir: stage directory of that job (templated)
     :param pin: digest of the stored plan that holds the profile, empty for the current profile (templated)
-    :param poll_interval: seconds between two polls of the cluster
+    :param poll_interval: time between two polls of the cluster: seconds, ``30s`` or a timedelta
     """
 
     template_fields: Sequence[str] = (
@@ -63,7 +65,7 @@ class ProducedFileSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
         producer: Mapping[str, Any] | str | None = None,
         producer_dir: str | None = None,
         pin: str = "",
-        poll_interval: float = 15.0,
+        poll_interval: float | str | timedelta = 15.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -73,7 +75,7 @@ class ProducedFileSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
         self.producer = producer
         self.producer_dir = producer_dir
         self.pin = pin
-        self.poll_interval = poll_interval
+        self.poll_interval = seconds_of("poll_interval", poll_interval)
 
     def trigger(self) -> ProducedFileTrigger:
         """Return the trigger.

@@ -225,11 +225,13 @@ def pinned_outline(context: Context) -> SweepOutline | None:
 
 
 def without_job() -> AirflowSkipException:
-    """Return why the running task has no job: its point lacks the stage, or its run was planned without it."""
+    """Return why the running task has no job: a dry run, a point without the stage, or a plan without it."""
     try:
         context = get_current_context()
     except RuntimeError:
         return AirflowSkipException(_NO_STAGE)
+    if (context.get("params") or {}).get("dry_run"):
+        return AirflowSkipException("dry run: this stage is not started")
     pinned, task_instance = pinned_outline(context), context["ti"]
     stage = task_instance.task_id.rpartition(".")[0]
     if pinned is None or any(instance.name == stage for instance in pinned.tree):

@@ -208,12 +208,15 @@ class TestTemplates:
     def test_switches_stay_true_or_false(self, value: bool, folder: Path) -> None:
         launch = built(folder)["chain"].get_task("launch")
         context: Any = {
-            "params": {"dry_run": value, "fresh_start": value},
+            "params": {"points": None, "limit": None, "cluster": "c", "dry_run": value, "fresh_start": value},
             "ti": FakeInstance({"plan": {"points": ["p"]}}),
         }
         launch.render_template_fields(context, launch.get_template_env())
         assert launch.plan_only is value
         assert launch.fresh_start is value
+        plan = launch.dag.get_task("plan")
+        plan.render_template_fields(context, plan.get_template_env())
+        assert plan.plan_only is value
         assert launch.pinned == {"points": ["p"]}
 
     @pytest.mark.slow

@@ -278,6 +278,18 @@ class TestCredentials:
         ):
             await answer(hook(node, key_file, conn_timeout=value))
 
+    @pytest.mark.parametrize("name", ["no_host_key_check", "compress", "login_shell", "restricted"])
+    @pytest.mark.parametrize("value", ["yes", "1", 1, [True]], ids=str)
+    async def test_a_switch_that_is_neither_true_nor_false(
+        self, node: LoginNode, key_file: Path, name: str, value: object
+    ) -> None:
+        with pytest.raises(LoginRefusedError, match=f"{name} of connection 'alps' is neither true nor false"):
+            await answer(hook(node, key_file, **{name: value}))
+
+    async def test_switches_in_an_address_are_texts(self, node: LoginNode, key_file: Path) -> None:
+        switches = {"compress": "True", "login_shell": "false", "restricted": ""}
+        assert (await answer(hook(node, key_file, **switches))).stdout == "hello\n"
+
     async def test_a_key_file_that_cannot_be_read(self, node: LoginNode, tmp_path: Path) -> None:
         (tmp_path / "key").write_text("no key")
         with pytest.raises(

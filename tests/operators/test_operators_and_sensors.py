@@ -168,6 +168,13 @@ def test_a_point_without_the_stage_skips_it(task: BaseOperator) -> None:
         task.execute({})
 
 
+def test_a_dry_run_says_why_a_stage_is_skipped() -> None:
+    task = SlurmSubmitOperator(task_id="prepare.submit", job=None)
+    context: Any = {"ti": Instance("chain"), "dag_run": Run(), "params": {"dry_run": True}}
+    with set_current_context(context), pytest.raises(AirflowSkipException, match="dry run: this stage"):
+        task.execute(context)
+
+
 @pytest.mark.parametrize(
     ("dag_id", "conf", "clear"),
     [
@@ -215,6 +222,14 @@ class TestPlanSweep:
         assert len(json.dumps(result)) < 500
         assert [Job.from_json(job).name for job in pushed.values()] == ["chain.prepare"]
         assert list(pushed) == ["prepare"]
+
+    @pytest.mark.parametrize("plan_only", [True, False])
+    def test_a_dry_run_gives_the_stages_of_the_whole_sweep_no_job(
+        self, plan_only: bool, tmp_path: Path
+    ) -> None:
+        result, pushed = self.run(tmp_path / "s.yaml", CHAIN, plan_only=plan_only)
+        assert result["points"]
+        assert list(pushed) == ([] if plan_only else ["prepare"])
 
     def test_the_log_of_a_big_sweep_names_its_first_jobs(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

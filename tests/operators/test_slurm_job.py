@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.slurm_job import SlurmJobOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.plan.described_job import DescriptionError
+from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.sensors.slurm_job import SlurmJobSensor
 from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError
 from airflow_megatron.triggers.pause import PauseTrigger
@@ -53,6 +55,23 @@ def test_a_dag_of_them_is_stored_and_mapped() -> None:
         SlurmJobSensor(task_id="c", submission=submit.output)
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert stored.get_task("c").upstream_task_ids == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("task_class", "arguments"),
+    [
+        (SlurmJobOperator, {"command": "x", "timeout": "5m"}),
+        (SlurmJobSensor, {"submission": {}, "timeout": timedelta(minutes=5)}),
+        (SlurmSubmitOperator, {"command": "x"}),
+        (LogSensor, {"path": "/x", "pattern": "x", "timeout": timedelta(minutes=5)}),
+    ],
+)
+def test_triggers_get_times_in_seconds(task_class: type[Any], arguments: dict[str, Any]) -> None:
+    task = task_class(task_id="a", poll_interval=timedelta(seconds=2), **arguments)
+    assert task.poll_interval == 2
+    assert getattr(task, "timeout", 300) == 300
+    with pytest.raises(DescriptionError, match="poll_interval is 'often'; write seconds"):
+        task_class(task_id="b", poll_interval="often", **arguments)
 
 
 def test_an_unknown_restart_policy_is_refused_when_the_dag_is_parsed() -> None:

@@ -14,6 +14,7 @@ from airflow_megatron.plan.described_job import (
     connection_profile,
     restart_section,
     run_directory,
+    seconds_of,
 )
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.pinned import plan_environment_of
@@ -169,3 +170,27 @@ def test_every_task_instance_has_a_directory_of_its_own() -> None:
     assert len(set(found)) == len(keys)
     assert all(".." not in path.split("/") and path.isascii() for path in found)
     assert run_directory("/jobs", "dag", "manual__1", "task", -1) == "/jobs/dag/manual__1/task"
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (0.2, 0.2),
+        (15, 15),
+        ("30s", 30),
+        ("1h", 3600),
+        ("50", 50),
+        (timedelta(minutes=2, milliseconds=500), 120.5),
+    ],
+)
+def test_times_of_a_task_are_numbers_texts_or_timedeltas(value: Any, seconds: float) -> None:
+    assert seconds_of("timeout", value) == seconds
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, -1, float("nan"), float("inf"), 10**400, "soon", "{{ 5 }}", [5], timedelta(seconds=-1)],
+)
+def test_other_times_of_a_task_are_refused(value: Any) -> None:
+    with pytest.raises(DescriptionError, match="write seconds, a text such as '30s', or a timedelta"):
+        seconds_of("timeout", value)

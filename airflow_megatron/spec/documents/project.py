@@ -11,6 +11,7 @@ from pathlib import Path
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.configuration import (
     CLUSTERS_FOLDER,
+    SECTION,
     SWEEP_SPECS_FOLDER,
     TEMPLATES_FOLDER,
     airflow_home,
@@ -18,6 +19,7 @@ from airflow_megatron.spec.documents.configuration import (
     expanded,
     option_variable,
 )
+from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.documents.shipped_files import checkout, shipped
 
 HOME_VARIABLE = "AIRFLOW_MEGATRON_HOME"
@@ -90,6 +92,24 @@ def clusters_dir() -> Path:
 def templates_dir() -> Path:
     """Return the folder of the sbatch templates."""
     return configured_folder(TEMPLATES_FOLDER) or project_folder("sbatch")
+
+
+def check_configured_folders() -> None:
+    """Check that the folders of profiles and templates exist if the configuration names them.
+
+    Without this, the profiles would all be unknown, and the shipped templates would replace those of the site.
+
+    :raises SpecError: with the option and its folder
+    """
+    problems = [
+        Problem(
+            str(folder), 0, 0, f"{option} in [{SECTION}] is not a folder", "create it, or correct the option"
+        )
+        for option in (CLUSTERS_FOLDER, TEMPLATES_FOLDER)
+        if (folder := configured_folder(option)) is not None and not folder.is_dir()
+    ]
+    if problems:
+        raise SpecError(problems)
 
 
 def job_programs_dir() -> Path:

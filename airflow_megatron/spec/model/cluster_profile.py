@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.project import (
+    check_configured_folders,
     clusters_dir,
     job_programs_dir,
     local_dir,
@@ -81,7 +82,9 @@ def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
 
     :raises SpecError: if the profile does not exist or is invalid
     """
-    directory = directory or clusters_dir()
+    if directory is None:
+        check_configured_folders()
+        directory = clusters_dir()
     if not is_cluster_name(name):
         shown = name if len(name) <= 60 else f"{name[:60]}…"
         raise SpecError(

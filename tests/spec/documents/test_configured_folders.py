@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_megatron.plan.sweep_cluster import sweep_clusters
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.documents.configuration import airflow_home, configured, option_variable
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.shipped_files import FOLDERS, checkout, shipped
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.spec_files import load_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +54,19 @@ def test_the_environment_wins_over_the_file(option, folder, home: Path, monkeypa
     assert folder() == Path("/of/file")
     monkeypatch.setenv(option_variable(option), "/of/environment")
     assert folder() == Path("/of/environment")
+
+
+@pytest.mark.parametrize("option", ["clusters_folder", "templates_folder"])
+def test_a_folder_that_does_not_exist_is_refused(option: str, home: Path) -> None:
+    (home / "airflow.cfg").write_text(f"[megatron]\n{option} = gone\n")
+    with pytest.raises(SpecError) as caught:
+        load_cluster("local")
+    assert str(caught.value) == (
+        f"{home / 'gone'}: {option} in [megatron] is not a folder (create it, or correct the option)"
+    )
+    spec = checkout() / "sweep_specs" / "quickstart.yaml"
+    with pytest.raises(SpecError, match=rf"{option} in \[megatron\] is not a folder"):
+        sweep_clusters(load_sweep(spec))
 
 
 @pytest.mark.parametrize(("option", "folder"), FOLDER_OPTIONS)
