@@ -53,6 +53,7 @@ CACHE: Final = "dag_factory/test_hostile_cache.py"
 FOLDERS: Final = "dag_factory/test_costly_folders.py"
 LOGS: Final = "triggers/test_hostile_logs.py"
 RESTRICTED: Final = "hooks/restricted/test_programs.py"
+RESTRICT: Final = "cli/setup/test_cluster_restrict.py"
 PRINTED: Final = "slurm/states/test_printed_forms.py"
 RECORDED_OUTPUT: Final = "slurm/states/test_recorded_output.py"
 POLLING: Final = "slurm/polling/test_polling.py"
@@ -404,6 +405,14 @@ FIXES: Final = (
         "            checked_text(command)\n",
         "            pass\n",
         (f"{POLLING}::test_invalid_watches_are_refused",),
+    ),
+    Fix(
+        "H8",
+        "folders of another restricted key of the account",
+        "cli/setup/restricted_key.py",
+        "hashlib.sha256(key.split()[1].encode())",
+        "hashlib.sha256()",
+        (f"{RESTRICT}::test_each_key_keeps_its_own_folders",),
     ),
     Fix(
         "H8",
