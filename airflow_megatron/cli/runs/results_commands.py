@@ -80,11 +80,16 @@ def compact(sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of 
     """Merge the files of a sweep's rows into one for each table."""
     from airflow_megatron.results.store.compaction import compact as merge
 
+    store = SegmentStore(default_root())
     try:
-        merged = merge(SegmentStore(default_root()), sweep)
+        merged = merge(store, sweep)
+        is_known = bool(merged) or bool(store.segments(sweep))
     except StoreError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(1) from None
+    if not is_known:
+        print(f"{store.shown} has no rows of a sweep {sweep!r}", file=sys.stderr)
+        raise typer.Exit(1)
     for table, count in merged.items():
         print(f"{table}: {counted(count, 'file')} merged into one")
 
