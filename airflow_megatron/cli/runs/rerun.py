@@ -79,14 +79,14 @@ def rerun(
         path = write_spec(pinned, cluster or profile_name(name), name)
         written.insert(0, path)
         plan = check_sweep(load_own_spec(str(path)))
+        for line in changes(pinned, plan, recorded=cluster is None):
+            print(f"differs: {line}")
     except BaseException as error:
         remove(written)
         if not isinstance(error, PinError | SpecError):
             raise
         print(error, file=sys.stderr)
         raise typer.Exit(1) from None
-    for line in changes(pinned, plan, recorded=cluster is None):
-        print(f"differs: {line}")
     for file in written:
         print(f"wrote {file}")
     chosen = (

@@ -198,3 +198,18 @@ def test_a_full_disk_leaves_own_files_and_no_others(
     assert "Traceback" not in answer.stderr
     assert not (site.spec.parent / "mine.yaml").exists()
     assert list(clusters.glob("mine*")) == ([mine] if failing == "mkdir" else [])
+
+
+@pytest.mark.slow
+def test_an_interruption_while_it_compares_leaves_no_files(
+    site: LoginSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.run_sweep("first")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("airflow_megatron.cli.runs.rerun._programs", interrupted)
+    assert site.call("rerun", "first").status != 0
+    assert not list(site.spec.parent.glob("study-rerun*"))
+    assert not list((site.place / "sbatch" / "clusters").glob("study-rerun*"))
