@@ -13,6 +13,7 @@ import typer
 from airflow_megatron.cli.plans.spec_options import ClusterOption, SpecArgument, load_spec
 from airflow_megatron.cli.runs.login_node import command_line_hook
 from airflow_megatron.cli.runs.report import pinned_run
+from airflow_megatron.errors import RegistryError
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.plan.run_results import fetch_whole_logs
 from airflow_megatron.results.readings.plan_rows import sweep_jobs
@@ -20,7 +21,6 @@ from airflow_megatron.results.readings.snapshot import SnapshotError
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.documents.quantities import counted
-from airflow_megatron.spec.registry.registry import RegistryError
 from airflow_megatron.spec.trackers.tracker import TrackerError
 
 if TYPE_CHECKING:
