@@ -160,3 +160,28 @@ def test_a_spec_with_a_class_that_cannot_be_used(tmp_path: Path) -> None:
     assert "Traceback" not in answers[1].stderr
     assert "gone.yaml:5:" in answers[1].stdout
     assert "gone_kinds:Gone, which is registered as gone" in answers[1].stdout
+
+
+@pytest.mark.parametrize("made", ['"tar -c"', '("tar", 5)', "None", '"tar"'])
+def test_a_command_that_is_not_a_tuple_of_texts(tmp_path: Path, made: str) -> None:
+    metadata = tmp_path / "odd_kinds-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-kinds\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[airflow_megatron.stage_kinds]\nodd = odd_kinds:Odd\n")
+    (tmp_path / "odd_kinds.py").write_text(
+        "from airflow_megatron.spec.model.stage_kinds import StageKind\n\n\n"
+        f"class Odd(StageKind):\n    def command(self, job, cluster):\n        return {made}\n"
+    )
+    spec = tmp_path / "odd.yaml"
+    spec.write_text(
+        "name: odd\ncluster: local\npoint: only\nstages:\n  run: {kind: odd, slurm: {time: 1m}}\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-m", "airflow_megatron.cli.app", "lint", str(spec)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 1
+    assert "Traceback" not in answer.stderr
+    assert "odd.yaml:5:" in answer.stdout
+    assert "command() of Odd returned" in answer.stdout
