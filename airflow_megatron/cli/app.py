@@ -14,6 +14,7 @@ from airflow_megatron import __version__
 from airflow_megatron.cli.command_line import add_commands
 from airflow_megatron.cli.console.streams import answering
 from airflow_megatron.cli.console.verbosity import FLAGS, set_verbosity
+from airflow_megatron.errors import RegistryError
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import NoProjectError, local_dir
 from airflow_megatron.spec.documents.shipped_files import checkout
@@ -88,7 +89,7 @@ def main(words: Sequence[str] | None = None) -> None:
             if checkout() is not None:  # an installed package uses the Airflow of its environment
                 os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
             group(args=words, prog_name="airflow-megatron" if words is None else "airflow megatron")
-        except (SpecError, NoProjectError) as error:
+        except (SpecError, NoProjectError, RegistryError) as error:
             print(error, file=sys.stderr)
             sys.exit(1)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_megatron.errors import RegistryError
 from airflow_megatron.hooks.tracker_access import tracker_access
 from airflow_megatron.results.readings.plan_rows import sweep_jobs
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
-from airflow_megatron.spec.registry.registry import RegistryError
 from airflow_megatron.spec.trackers.tracker import TrackerError
 from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.point_runs import runs_without_scheduler

@@ -268,9 +268,7 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
         return
     spec = sweep.spec
     if spec.entry is not None and not TRAINERS[spec.trainer].has_entries:
-        hint = (
-            f"write trainer: {' or '.join(name for name in TRAINERS.names() if TRAINERS[name].has_entries)}"
-        )
+        hint = f"write trainer: {' or '.join(name for name, one in TRAINERS.usable().items() if one.has_entries)}"
         message = f"the trainer {spec.trainer} has no {spec.entry}"
         raise SpecError(sweep.document.problem(("entry",), message, hint))
     try:

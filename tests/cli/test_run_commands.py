@@ -134,6 +134,9 @@ class TestResults:
             assert (row["iteration"], row["loss"], row["offset"]) == (10, 2.5, len("noise\n"))
             assert results.attempts["outcome"].to_list() == ["finished"]
         assert "merged into one" not in site.call("results", "compact", "study").stdout
+        misspelt = site.call("results", "compact", "studdy")
+        assert misspelt.status == 1
+        assert "has no rows of a sweep 'studdy'" in misspelt.stderr
         assert site.call("results", "rebuild", "study", "--run", "other").status == 1
 
 

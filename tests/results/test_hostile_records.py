@@ -372,6 +372,27 @@ def test_no_cell_is_a_formula(tree: RunTree, tmp_path: Path, text: str) -> None:
             assert not [cell for cell in row if cell != csv_cell(cell)]
 
 
-@pytest.mark.parametrize("cell", ["-1", "-1e-3", "-.5", "-1_000", "a=b", "lr-1", "1", -1, -0.5, "a@b"])
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("text", ["x;=cmd|' /C x'!A0", "x; +1+1", "x;@SUM(1)", "a;-2+3;=1"], ids=repr)
+def test_no_part_of_a_cell_is_a_formula(tree: RunTree, tmp_path: Path, text: str) -> None:
+    """A spreadsheet that separates at semicolons splits the lines there."""
+    results = {"results": {text: {"acc,none": 0.5}}}
+    spoil(tree, "eval_results/iter_40/results.json", json.dumps(results))
+    report(tree, tmp_path)
+    files = list(tmp_path.rglob("*.csv"))
+    assert any(text[:1] in path.read_text() for path in files)
+    for path in files:
+        for part in path.read_text().split(";")[1:]:
+            assert not part.lstrip().startswith(("=", "+", "@", "-")), (path, part)
+
+
+@pytest.mark.parametrize("text", ["＝1+1", "＋1", "－1＋1", "＠SUM(1)"])
+def test_wide_signs_begin_formulas_too(text: str) -> None:
+    assert csv_cell(text) == f"'{text}"
+
+
+@pytest.mark.parametrize(
+    "cell", ["a;b", "a;b=c", "-1", "-1e-3", "-.5", "-1_000", "a=b", "lr-1", "1", -1, -0.5, "a@b"]
+)
 def test_numbers_and_names_stay_as_they_are(cell: object) -> None:
     assert csv_cell(cell) == cell

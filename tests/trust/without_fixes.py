@@ -53,6 +53,7 @@ CACHE: Final = "dag_factory/test_hostile_cache.py"
 FOLDERS: Final = "dag_factory/test_costly_folders.py"
 LOGS: Final = "triggers/test_hostile_logs.py"
 RESTRICTED: Final = "hooks/restricted/test_programs.py"
+RESTRICT: Final = "cli/setup/test_cluster_restrict.py"
 PRINTED: Final = "slurm/states/test_printed_forms.py"
 RECORDED_OUTPUT: Final = "slurm/states/test_recorded_output.py"
 POLLING: Final = "slurm/polling/test_polling.py"
@@ -407,11 +408,27 @@ FIXES: Final = (
     ),
     Fix(
         "H8",
+        "folders of another restricted key of the account",
+        "cli/setup/restricted_key.py",
+        "hashlib.sha256(key.split()[1].encode())",
+        "hashlib.sha256()",
+        (f"{RESTRICT}::test_each_key_keeps_its_own_folders",),
+    ),
+    Fix(
+        "H8",
         "links of a job that the restricted key may not follow",
         "hooks/restricted/programs.py",
         """"am_one_liners" + many(f" {word('rest-or-nothing')}"),""",
         """"am_one_liners" + many(f" {word('rest')}"),""",
         (f"{RESTRICTED}::test_a_link_of_one_job_stops_no_other",),
+    ),
+    Fix(
+        "L",
+        "formulas after a semicolon in CSV files",
+        "results/tables/text.py",
+        "    cell = _AFTER_SEPARATOR.sub(",
+        "    _ = _AFTER_SEPARATOR.sub(",
+        (f"{RECORDS}::test_no_part_of_a_cell_is_a_formula",),
     ),
     Fix(
         "H8",

@@ -53,8 +53,12 @@ def delete(
         remains = remains_of(remaining_sweep(sweep), select, run, cluster)
         refuse_under_way(remains)
         if yes:
+            is_empty = True
             for line in delete_remains(remains):
+                is_empty = False
                 print(f"deleted {line}", flush=True)
+            if is_empty:
+                print(f"{remains.sweep} has no data")
             return
         lines = list(what_is_there(remains))
         for line in lines:

@@ -113,7 +113,7 @@ def delete(remains: Remains) -> Iterator[str]:
         for answer in _on(site, remove=True):
             if answer.problem:
                 problems.append(f"{answer.path} on {site.cluster.name}: {answer.problem}")
-            else:
+            elif answer.removed:
                 yield f"{answer.path} on {site.cluster.name}"
     if problems:
         raise HousekeepingError("not removed: " + "; ".join(problems))

@@ -12,6 +12,7 @@ from airflow_megatron.cli.plans.spec_options import placed_sweep
 from airflow_megatron.cli.runs.cancel import jobs_to_cancel
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.plan.pinned import plan_environment_of
+from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.point_choice import choose_points
 from airflow_megatron.plan.run_results import results_dir, run_results_dir
 from airflow_megatron.plan.sweep_cluster import sweep_clusters
@@ -19,7 +20,7 @@ from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
 from airflow_megatron.slurm.remote.run_folders import below
 from airflow_megatron.spec.documents.configuration import airflow_home
-from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
 from airflow_megatron.spec.documents.yaml_document import NO_SUCH_FILE
 from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.dag_names import point_dag_id
@@ -105,7 +106,7 @@ def remains_of(sweep: Sweep, select: str = "", run: str = "", cluster: str | Non
     :param run: id of a run; empty for all
     :param cluster: cluster profile that replaces the spec's own
     :raises SpecError: if no point matches, or the spec is invalid
-    :raises HousekeepingError: if Airflow's database cannot be reached
+    :raises HousekeepingError: if Airflow's database cannot be reached, or the sweep has no such run
     """
     points = frozenset(point.name for point in choose_points(sweep, select)) if select.strip() else None
     sites: list[Site] = []
@@ -116,15 +117,30 @@ def remains_of(sweep: Sweep, select: str = "", run: str = "", cluster: str | Non
     reports = (
         [run_results_dir(sweep.name, run)] if run else [results_dir(sweep.name)] if points is None else []
     )
+    found = tuple(path for path in reports if path.is_dir() and not path.is_symlink())
+    runs = _airflow_runs(sweep.name, points, run)
+    if run and not runs and not found:
+        _require_run(sweep.name, run)
     return Remains(
         sweep.name,
         points,
         run,
         tuple(sites),
-        _airflow_runs(sweep.name, points, run),
-        tuple(path for path in reports if path.is_dir() and not path.is_symlink()),
+        runs,
+        found,
         _store_elsewhere(sweep.name),
     )
+
+
+def _require_run(sweep: str, run: str) -> None:
+    """Refuse a run that neither Airflow nor the stored plans know.
+
+    :raises HousekeepingError: with the runs that there are
+    """
+    known = {*_airflow_runs(sweep, None, "").get(sweep, ()), *PinStore().runs(sweep)}
+    if run not in known:
+        hint = did_you_mean(run, known) or f"its runs: {', '.join(sorted(known)[:8]) or 'none'}"
+        raise HousekeepingError(f"{sweep} has no run {run!r} ({hint})")
 
 
 def _store_elsewhere(sweep: str) -> SegmentStore | None:

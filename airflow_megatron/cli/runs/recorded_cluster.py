@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,8 +31,13 @@ def write_cluster(plan_environment: PlanEnvironment, name: str) -> list[Path]:
         plan_environment.cluster.model_dump(mode="json", exclude={"name"})
     )
     data: dict[str, Any] = profile.model_dump(mode="json", exclude_defaults=True)
+    own: list[Path] = []
     try:
+        for each in (path, folder):
+            if os.path.lexists(each):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(each))
         folder.mkdir()
+        own.append(folder)
         templates = plan_environment.templates
         if not isinstance(templates, Path):
             data["templates"] = f"{folder.name}/templates"
@@ -44,21 +51,39 @@ def write_cluster(plan_environment: PlanEnvironment, name: str) -> list[Path]:
                 table = folder / f"{trainer}.arguments.json"
                 shutil.copyfile(section.arguments_table, table)
                 data["trainers"][trainer]["arguments_table"] = str(table)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(json.dumps(_literal(data), indent=1, ensure_ascii=False) + "\n")
-    except FileExistsError as error:
-        raise PinError(f"{error.filename} exists; choose another --name") from None
-    except OSError as error:
-        remove([path, folder])
-        raise PinError(f"{error.filename}: {error.strerror}; name a current profile with --cluster") from None
+        write_new(path, json.dumps(_literal(data), indent=1, ensure_ascii=False) + "\n")
+    except BaseException as error:
+        remove(own)
+        if isinstance(error, FileExistsError):
+            raise PinError(f"{error.filename} exists; choose another --name") from None
+        if isinstance(error, OSError):
+            raise PinError(
+                f"{error.filename or path}: {error.strerror}; name a current profile with --cluster"
+            ) from None
+        raise
     return [path, folder]
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write a file that must not exist yet; nothing is left of a file that cannot be written completely.
+
+    :raises FileExistsError: if it exists
+    :raises OSError: if it cannot be written
+    """
+    file = path.open("x", encoding="utf-8")
+    try:
+        with file:
+            file.write(text)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def remove(written: list[Path]) -> None:
-    """Remove the files of :func:`write_cluster`."""
+    """Remove files and folders that this command has made."""
     for path in written:
         if path.is_dir():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
 

@@ -11,9 +11,9 @@ import typer
 
 from airflow_megatron import __version__
 from airflow_megatron.cli.console.empty_options import not_empty
-from airflow_megatron.cli.plans.spec_options import complete_cluster
+from airflow_megatron.cli.plans.spec_options import complete_cluster, load_own_spec
 from airflow_megatron.cli.runs.login_node import login_node
-from airflow_megatron.cli.runs.recorded_cluster import remove, write_cluster
+from airflow_megatron.cli.runs.recorded_cluster import remove, write_cluster, write_new
 from airflow_megatron.plan.job_origins import job_origins
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
@@ -31,7 +31,7 @@ from airflow_megatron.spec.documents.commit import commit_of
 from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
 from airflow_megatron.spec.documents.project import clusters_dir, project_root, sweep_specs_dir
 from airflow_megatron.spec.native.sweep import NativeSweep
-from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text
+from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,14 @@ def rerun(
             callback=not_empty("the run's own cluster"),
         ),
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="Name of the new sweep; default: SWEEP-rerun")] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name",
+            help="Name of the new sweep; default: SWEEP-rerun",
+            callback=not_empty("SWEEP-rerun"),
+        ),
+    ] = "",
 ) -> None:
     """Write a spec that repeats a run from its stored plan, into a new folder, and report differences.
 
@@ -70,14 +77,17 @@ def rerun(
         if cluster is None:
             written = write_cluster(pinned.plan_environment, profile_name(name))
         path = write_spec(pinned, cluster or profile_name(name), name)
-        plan = check_sweep(load_sweep(path))
-    except (PinError, SpecError) as error:
+        written.insert(0, path)
+        plan = check_sweep(load_own_spec(str(path)))
+        for line in changes(pinned, plan, recorded=cluster is None):
+            print(f"differs: {line}")
+    except BaseException as error:
         remove(written)
+        if not isinstance(error, PinError | SpecError):
+            raise
         print(error, file=sys.stderr)
         raise typer.Exit(1) from None
-    for line in changes(pinned, plan, recorded=cluster is None):
-        print(f"differs: {line}")
-    for file in (path, *written):
+    for file in written:
         print(f"wrote {file}")
     chosen = (
         f" --conf '{json.dumps({'points': ','.join(pinned.points)})}'"
@@ -144,10 +154,11 @@ def write_spec(pinned: PinnedSweep, cluster: str, name: str) -> Path:
     text = origin + json.dumps(data, indent=1, ensure_ascii=False) + "\n"
     check_sweep(load_sweep_text(text, str(path)))  # leave no invalid spec in the folder
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_new(path, text)
     except FileExistsError:
         raise PinError(f"{path} exists; choose another --name") from None
+    except OSError as error:
+        raise PinError(f"{path} cannot be written: {error.strerror}") from None
     return path
 
 

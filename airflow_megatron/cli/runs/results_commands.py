@@ -13,6 +13,7 @@ import typer
 from airflow_megatron.cli.plans.spec_options import ClusterOption, SpecArgument, load_spec
 from airflow_megatron.cli.runs.login_node import command_line_hook
 from airflow_megatron.cli.runs.report import pinned_run
+from airflow_megatron.errors import RegistryError
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.plan.run_results import fetch_whole_logs
 from airflow_megatron.results.readings.plan_rows import sweep_jobs
@@ -20,7 +21,6 @@ from airflow_megatron.results.readings.snapshot import SnapshotError
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.documents.quantities import counted
-from airflow_megatron.spec.registry.registry import RegistryError
 from airflow_megatron.spec.trackers.tracker import TrackerError
 
 if TYPE_CHECKING:
@@ -80,11 +80,16 @@ def compact(sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of 
     """Merge the files of a sweep's rows into one for each table."""
     from airflow_megatron.results.store.compaction import compact as merge
 
+    store = SegmentStore(default_root())
     try:
-        merged = merge(SegmentStore(default_root()), sweep)
+        merged = merge(store, sweep)
+        is_known = bool(merged) or bool(store.segments(sweep))
     except StoreError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(1) from None
+    if not is_known:
+        print(f"{store.shown} has no rows of a sweep {sweep!r}", file=sys.stderr)
+        raise typer.Exit(1)
     for table, count in merged.items():
         print(f"{table}: {counted(count, 'file')} merged into one")
 

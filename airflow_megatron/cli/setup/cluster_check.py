@@ -38,6 +38,8 @@ _CLOCK_S: Final = 60
 """Maximum difference of two clocks in seconds that has no effect."""
 _POLL_S: Final = 2.0
 _LOG_LINES: Final = 5
+_LEAST_KIB: Final = 16 * 1024
+"""Free space without which not even a job's records and log can be written."""
 _FULL_PERCENT: Final = 95
 """Used part of a file system above which it may soon be full."""
 _QUOTA_S: Final = 20
@@ -247,8 +249,12 @@ def storage_rows(cluster: ClusterProfile, found: dict[str, list[str]]) -> Iterat
         )
         full = max(used for _, used, _ in free)
         room = CheckRow("free", OK, f"{counted} on the file system of {cluster.run_root}")
-        if full >= _FULL_PERCENT:
-            fix = "delete sweeps that are not needed (airflow-megatron delete), or request a larger quota"
+        fix = "delete sweeps that are not needed (airflow-megatron delete), or request a larger quota"
+        if any(left < (_LEAST_KIB if what == "GiB" else 1) for left, _, what in free):
+            room = room._replace(
+                state=FAILED, detail=f"{room.detail}: no room for the files of a job", fix=fix
+            )
+        elif full >= _FULL_PERCENT:
             room = room._replace(state=WARNING, detail=f"{room.detail}, which is {full} % full", fix=fix)
         yield room
     storage = cluster.storage

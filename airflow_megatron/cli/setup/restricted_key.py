@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import QuotingError, quote, quote_path
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.trust.json_records import read_object, word
+from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +57,7 @@ def restrict_key(
                 f"connection {hook.ssh_conn_id!r} has a restricted key; name another one with --connection"
             )
         with hook.session() as run:
-            command = installed(run, hook.commands, [cluster.run_root, *roots])
+            command, lost = installed(run, hook.commands, [cluster.run_root, *roots], key)
     except (OSError, QuotingError, RestrictionError, TransportError) as error:
         print(f"no key is restricted on {name}: {error}", file=sys.stderr)
         return 1
@@ -65,6 +68,11 @@ def restrict_key(
         f'"restricted": true in the extra of the Airflow connection and restricted: true in the profile {name}.',
         file=sys.stderr,
     )
+    for root in lost:
+        print(
+            f"warning: the key no longer reaches {shown(root)}; to keep it, add --root {shown(root)}",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -86,18 +94,24 @@ def public_key_line(path: Path) -> str:
     return " ".join(words)
 
 
-def installed(run: Callable[[str], CommandResult], commands: SlurmCommands, roots: Sequence[str]) -> str:
-    """Copy the programs to a cluster, test them, and return the command line of the key.
+def installed(
+    run: Callable[[str], CommandResult], commands: SlurmCommands, roots: Sequence[str], key: str
+) -> tuple[str, list[str]]:
+    """Copy the programs to a cluster, test them, and return the command line of the key, and folders that it loses.
 
-    Programs of other versions are kept, so that their callers continue to work.
+    Programs of other versions and settings of other keys are kept, so that their callers continue to work.
 
     :param roots: folders below which paths may lie
+    :param key: the line of the public key
     :raises RestrictionError: if they do not run there
     """
     for root in roots:
         quote_path(root)
-    found = _account(run)
+    key_id = hashlib.sha256(key.split()[1].encode()).hexdigest()[:16]
+    settings_file = f"settings-{key_id}.json"
+    found = _account(run, settings_file)
     python, folder = found.pop("python"), f"{found.pop('home').rstrip('/')}/{FOLDER}"
+    before = (read_object(found.pop("before", "")) or {}).get("roots")
     if not python:
         raise RestrictionError(
             "the login node has no python3, which checks the requests; install Python 3.6 or newer"
@@ -112,7 +126,7 @@ def installed(run: Callable[[str], CommandResult], commands: SlurmCommands, root
     settings = {"roots": [*roots], "environment": found, "shell": shell}
     files = {
         f"programs-{programs.digest(commands)}.json": programs.installed(commands),
-        "settings.json": json.dumps(settings, indent=2).encode(),
+        settings_file: json.dumps(settings).encode(),
         "restricted.py": Path(dispatcher.__file__).read_bytes(),
     }
     lines = [f"umask 077; mkdir -p {quote(folder)} && cd {quote(folder)} || exit"]
@@ -120,7 +134,7 @@ def installed(run: Callable[[str], CommandResult], commands: SlurmCommands, root
         encoded = base64.b64encode(content).decode("ascii")
         new = quote(f".{file}.new")
         lines.append(f"printf %s {encoded} | base64 -d >{new} && mv -f {new} {quote(file)} || exit")
-    command = f"{python} -I {folder}/restricted.py"
+    command = f"{python} -I {folder}/restricted.py {key_id}"
     request = json.dumps({"program": "version", "values": []})
     lines.append(
         f"am_said=$(printf %s {quote(request)} | SSH_ORIGINAL_COMMAND={quote(remote_command(commands))} {command} 2>&1)"
@@ -129,14 +143,17 @@ def installed(run: Callable[[str], CommandResult], commands: SlurmCommands, root
     answer = unframed(run(framed("\n".join(lines))))
     if answer[-1:] != ["runs"]:
         raise RestrictionError(f"the programs do not run there: {' '.join(answer).removeprefix('failed ')}")
-    return command
+    known = [word(root) for root in before] if isinstance(before, list) else []
+    return command, [root for root in known if root and root not in roots]
 
 
-def _account(run: Callable[[str], CommandResult]) -> dict[str, str]:
-    """Return the interpreter, the home and the variables of the account that are set."""
-    shown = "\n".join(f"printf '{name} %s\\n' \"${{{name}-}}\"" for name in _ASKED)
+def _account(run: Callable[[str], CommandResult], settings_file: str) -> dict[str, str]:
+    """Return the interpreter, the home, the variables of the account that are set, and the key's settings so far."""
+    variables = "\n".join(f"printf '{name} %s\\n' \"${{{name}-}}\"" for name in _ASKED)
     body = (
-        f"printf 'python %s\\n' \"$(command -v python3)\"\nprintf 'home %s\\n' \"$(cd && pwd -P)\"\n{shown}"
+        f"printf 'python %s\\n' \"$(command -v python3)\"\nprintf 'home %s\\n' \"$(cd && pwd -P)\"\n{variables}\n"
+        f"am_file={FOLDER}/{settings_file}\n"
+        'cd && [ -f "$am_file" ] && printf \'before %s\\n\' "$(head -c 65536 "$am_file")" || :'
     )
     found = {name: value for name, _, value in (line.partition(" ") for line in unframed(run(framed(body))))}
     return {name: value for name, value in found.items() if value or name in ("python", "home")}

@@ -370,6 +370,23 @@ def script_of(request: bytes, file: "dict[str, Any]", roots: "list[str]", read_o
     return f"echo {shlex.quote(LEFT_OUT + json.dumps(checks.left_out))}\n{script}"
 
 
+def settings_of(words: "list[str]", folder: Path) -> "dict[str, Any]":
+    """Return the settings of a key: ``roots``, ``environment`` and ``shell``.
+
+    :param words: those of the key's line in ``authorized_keys``, which names the key; earlier lines name none
+    :raises Refusal: if they are not installed
+    """
+    keys = [f"-{word}" for word in words if re.match(r"[0-9a-f]{16}\Z", word)]
+    try:
+        return dict(
+            json.loads((folder / "settings{}.json".format("".join(keys[:1]))).read_text(encoding="utf-8"))
+        )
+    except (OSError, ValueError):
+        raise Refusal(
+            "the cluster does not have the settings of this key; run 'airflow-megatron cluster restrict' again"
+        ) from None
+
+
 def environment(settings: "dict[str, Any]") -> "dict[str, str]":
     """Return the variables of a program: some of the session, and those of the settings."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
@@ -385,7 +402,7 @@ def main(words: "list[str]") -> int:
     folder = Path(__file__).resolve().parent
     try:
         file = installed(os.environ.get("SSH_ORIGINAL_COMMAND", ""), folder)
-        settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        settings = settings_of(words, folder)
         request = sys.stdin.buffer.read(LONGEST_REQUEST + 1)
         if len(request) > LONGEST_REQUEST:
             raise Refusal(f"the request is longer than {LONGEST_REQUEST} bytes")

@@ -161,8 +161,8 @@ def _trainers_with_layouts() -> dict[str, Trainer]:
     """Return the trainers with a separate checkpoint layout, by name."""
     return {
         name: trainer
-        for name in TRAINERS.names()
-        if type(trainer := TRAINERS[name]).judge_checkpoint is not Trainer.judge_checkpoint
+        for name, trainer in TRAINERS.usable().items()
+        if type(trainer).judge_checkpoint is not Trainer.judge_checkpoint
     }
 
 

@@ -19,6 +19,7 @@ from airflow_megatron.megatron.trainers.trainer_table import job_table
 from airflow_megatron.spec.expressions.file_values import FILE_PREFIX
 from airflow_megatron.spec.layout.run_layout import tracker_of
 from airflow_megatron.spec.model.schema import Entry
+from airflow_megatron.spec.trust.plain_text import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,10 +53,21 @@ def job_command(
     if job.command:
         return job.command
     if not job.runs_trainer:
-        return job.stage_kind.command(job, cluster)
+        return _words(job, job.stage_kind.command(job, cluster))
     return training_command(
         job, cluster, *(given or (megatron_arguments(job, cluster), job_table(job, cluster)))
     )
+
+
+def _words(job: Job, command: object) -> tuple[str, ...]:
+    """Return the words that a kind of stage, which may be another package's, has made.
+
+    :raises CommandError: if they are not texts; a text would become a command of its letters
+    """
+    if isinstance(command, tuple | list) and all(isinstance(word, str) for word in command):
+        return tuple(command)
+    made = f"command() of {type(job.stage_kind).__qualname__} returned {shown_value(command)}"
+    raise CommandError("kind", f"stage {job.stage}: {made}, which is not a tuple of texts")
 
 
 def runs_list(job: Job) -> str:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.spec.trust.json_records import real
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_WIDE_SIGNS: Final = (
+    "\N{FULLWIDTH EQUALS SIGN}",
+    "\N{FULLWIDTH PLUS SIGN}",
+    "\N{FULLWIDTH HYPHEN-MINUS}",
+    "\N{FULLWIDTH COMMERCIAL AT}",
+)
+_AFTER_SEPARATOR: Final = re.compile(rf"(;\s*)(?=[=+@{''.join(_WIDE_SIGNS)}-])")
+"""The start of a formula where a spreadsheet that separates at semicolons begins a cell."""
 
 
 def aligned_text(table: Sequence[Sequence[str]]) -> str:
@@ -50,9 +59,12 @@ def csv_cell(cell: object) -> object:
         return ""
     if isinstance(cell, bool):
         return "true" if cell else "false"
-    # A spreadsheet evaluates a cell that begins like a formula; "-" also begins numbers.
-    if isinstance(cell, str) and (
-        cell.startswith(("=", "+", "@", "\t", "\r")) or (cell.startswith("-") and real(cell) is None)
+    if not isinstance(cell, str):
+        return cell
+    cell = _AFTER_SEPARATOR.sub(r"\1'", cell)
+    # A spreadsheet evaluates a cell that begins like a formula; "-" also begins numbers. Excel reads wide signs, too.
+    if cell.startswith(("=", "+", "@", "\t", "\r", *_WIDE_SIGNS)) or (
+        cell.startswith("-") and real(cell) is None
     ):
         return "'" + cell
     return cell

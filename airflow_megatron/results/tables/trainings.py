@@ -285,16 +285,15 @@ def to_csv(table: ResultTable) -> str:
     metrics = table.metric_names
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            "point",
-            "branch",
-            *(f"param:{name}" for name in table.parameter_names),
-            *(name for name, _ in _COLUMNS),
-            "evaluated_iteration",
-            *(f"{kind}:{name}" for name in metrics for kind in ("eval", "eval_stderr")),
-        ]
-    )
+    heads = [
+        "point",
+        "branch",
+        *(f"param:{name}" for name in table.parameter_names),
+        *(name for name, _ in _COLUMNS),
+        "evaluated_iteration",
+        *(f"{kind}:{name}" for name in metrics for kind in ("eval", "eval_stderr")),
+    ]
+    writer.writerow(map(csv_cell, heads))
     for row in table.rows:
         cells: list[object] = [row.point, row.branch]
         cells += [format_value(row.sweep_params.get(name)) for name in table.parameter_names]

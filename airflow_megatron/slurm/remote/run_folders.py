@@ -27,12 +27,14 @@ class FolderAnswer:
     :param exists: whether it exists; after a removal, whether it still exists.
     :param kibibytes: its size on disk in KiB by ``du``; 0 if not measured.
     :param problem: why it was refused or could not be removed; empty otherwise.
+    :param removed: whether it was removed now.
     """
 
     path: str
     exists: bool
     kibibytes: int = 0
     problem: str = ""
+    removed: bool = False
 
 
 def below(root: str, path: str) -> str | None:
@@ -77,7 +79,7 @@ def parse_folders(paths: Sequence[str], result: CommandResult) -> list[FolderAns
         path = paths[int(number)]
         match word:
             case "absent" | "removed":
-                found[int(number)] = FolderAnswer(path, exists=False)
+                found[int(number)] = FolderAnswer(path, exists=False, removed=word == "removed")
             case "holds":
                 size = int(detail) if detail.isdecimal() else 0
                 found[int(number)] = FolderAnswer(path, exists=True, kibibytes=size)

@@ -153,4 +153,4 @@ STAGE_KINDS: Final = Registry(
 
 def kinds_with(trait: str) -> list[str]:
     """Return the names of the kinds with a trait (``runs_trainer``, ``works_on``, …), for messages."""
-    return [name for name in STAGE_KINDS.names() if getattr(STAGE_KINDS[name], trait)]
+    return [name for name, kind in STAGE_KINDS.usable().items() if getattr(kind, trait)]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic_core import PydanticKnownError, core_schema
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from airflow_megatron.errors import AirflowMegatronError
+from airflow_megatron.errors import RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
 
     from pydantic import GetJsonSchemaHandler
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
-
-
-class RegistryError(AirflowMegatronError, RuntimeError):
-    """A class that another package registers is invalid."""
 
 
 class _Objects(dict[str, T]):
@@ -79,6 +78,19 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (self[name] for name in self.names())
 
+    def usable(self) -> dict[str, T]:
+        """Return name → object without the classes of other packages that are invalid.
+
+        A package that is damaged must not affect the specs that do not use it.
+        """
+        found: dict[str, T] = {}
+        for name in self.names():
+            try:
+                found[name] = self[name]
+            except RegistryError as error:
+                log.debug("%s", error)
+        return found
+
     def folders_beside(self, folder: str) -> tuple[Path, ...]:
         """Return the folders of a name beside the modules of other packages' classes, without loading a class.
 
@@ -114,7 +126,11 @@ class Registry(Generic[T]):
             if not (isinstance(found, type) and issubclass(found, self.base)):
                 message = f"{point.value}, which is registered as {name} of {self.group}"
                 raise RegistryError(f"{message}, is not a class that extends {self.base.__qualname__}")
-        made: T = found()
+        try:
+            made: T = found()
+        except Exception as error:
+            message = f"{found.__qualname__}, which is registered as {name} of {self.group}, cannot be made"
+            raise RegistryError(f"{message}: {type(error).__name__}: {error}") from error
         return made
 
 
@@ -140,13 +156,20 @@ class RegisteredName:
         return {"enum": self._names(), "type": "string"}
 
     def _names(self) -> list[str]:
-        return [name for name in self.registry.names() if self._holds(name)]
+        if not self.trait:
+            return list(self.registry.names())
+        return [name for name, one in self.registry.usable().items() if getattr(one, self.trait)]
 
     def _holds(self, name: str) -> bool:
-        return not self.trait or bool(getattr(self.registry[name], self.trait))
+        found = self.registry[name]
+        return not self.trait or bool(getattr(found, self.trait))
 
     def _checked(self, value: Any) -> str:
-        if isinstance(value, str) and value in self.registry and self._holds(value):
-            return value
+        try:
+            if isinstance(value, str) and value in self.registry and self._holds(value):
+                return value
+        except RegistryError as error:
+            context = {"message": str(error), "hint": "repair or uninstall that package", "entry": ()}
+            raise PydanticCustomError("refused", "{message}", context) from None
         *first, last = (repr(name) for name in self._names())
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})

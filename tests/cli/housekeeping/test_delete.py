@@ -136,6 +136,22 @@ def test_one_run(site: LoginSite, jobs: list[Job]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("--yes",)])
+def test_a_run_that_never_was(words: tuple[str, ...], site: LoginSite, jobs: list[Job]) -> None:
+    answer = site.call("delete", "study", "--run", "frist", *words)
+    assert (answer.status, answer.stdout) == (1, "")
+    assert "study has no run 'frist' (did you mean 'first'?)" in answer.stderr
+    assert airflow_runs() == EVERYTHING | {"other first"}
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_not_there_is_not_called_deleted(site: LoginSite, jobs: list[Job]) -> None:
+    assert f"deleted {site.runs}/study" in site.call("delete", "study", "--yes").stdout
+    again = site.call("delete", "study", "--yes")
+    assert (again.status, again.stdout) == (0, "study has no data\n")
+
+
+@pytest.mark.slow
 def test_rows_of_a_results_store_elsewhere(
     site: LoginSite, jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

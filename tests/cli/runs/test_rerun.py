@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -138,3 +141,75 @@ def test_refused(site: LoginSite) -> None:
     answer = site.call("rerun", "first", "--name", "study")
     assert answer.status == 1
     assert "study.yaml exists; choose another --name" in answer.stderr
+
+
+@pytest.mark.slow
+def test_a_name_that_a_file_or_a_sweep_has_is_refused_and_keeps_its_files(site: LoginSite) -> None:
+    site.run_sweep("first")
+    clusters = site.place / "sbatch" / "clusters"
+    mine = clusters / "mine.yaml"
+    mine.write_text("# my own\n")
+    answer = site.call("rerun", "first", "--name", "mine")
+    assert answer.status == 1
+    assert f"{mine} exists; choose another --name" in answer.stderr
+    assert [mine.read_text(), *clusters.glob("mine.*")] == ["# my own\n", mine]
+    for name in ("x" * 300, "a/b", "a b", "..", ""):
+        answer = site.call("rerun", "first", "--name", name)
+        assert answer.status in (1, 2), name
+        assert "Traceback" not in answer.stderr
+    (site.spec.parent / "own.yaml").write_text(site.spec.read_text().replace("name: study", "name: taken"))
+    answer = site.call("rerun", "first", "--name", "taken")
+    assert answer.status == 1, answer.stdout
+    assert "own.yaml" in answer.stderr
+    assert not (site.spec.parent / "taken.yaml").exists()
+    assert not list(clusters.glob("taken*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", ["mkdir", "open", "write"])
+def test_a_full_disk_leaves_own_files_and_no_others(
+    site: LoginSite, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    site.run_sweep("first")
+    clusters = site.place / "sbatch" / "clusters"
+    mine = clusters / "mine.yaml"
+    if failing == "mkdir":
+        mine.write_text("# my own\n")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def full_in_specs(path: Path, mode: str = "r", *words: object, **options: object) -> object:
+        if path.parent == site.spec.parent and "x" in mode:
+            if failing == "open":
+                full()
+            file = opened(path, mode, *words, **options)  # type: ignore[call-overload]
+            file.write = full
+            return file
+        return opened(path, mode, *words, **options)  # type: ignore[call-overload]
+
+    opened = Path.open
+    monkeypatch.setattr(
+        Path, "mkdir" if failing == "mkdir" else "open", full if failing == "mkdir" else full_in_specs
+    )
+    answer = site.call("rerun", "first", "--name", "mine")
+    monkeypatch.undo()
+    assert answer.status == 1
+    assert "Traceback" not in answer.stderr
+    assert not (site.spec.parent / "mine.yaml").exists()
+    assert list(clusters.glob("mine*")) == ([mine] if failing == "mkdir" else [])
+
+
+@pytest.mark.slow
+def test_an_interruption_while_it_compares_leaves_no_files(
+    site: LoginSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.run_sweep("first")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("airflow_megatron.cli.runs.rerun._programs", interrupted)
+    assert site.call("rerun", "first").status != 0
+    assert not list(site.spec.parent.glob("study-rerun*"))
+    assert not list((site.place / "sbatch" / "clusters").glob("study-rerun*"))

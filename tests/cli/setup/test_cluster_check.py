@@ -208,6 +208,18 @@ class TestLoginRows:
         )
         assert "airflow-megatron delete" in row.fix
 
+    @pytest.mark.parametrize(
+        ("space", "files"),
+        [("x 64 44 20 69% /s", "x 100 1 99 1% /s"), ("x 1000000000 1 999999999 1% /s", "x 9 9 0 100% /s")],
+    )
+    def test_a_file_system_without_room_for_a_job(
+        self, cluster: ClusterProfile, space: str, files: str
+    ) -> None:
+        """An empty file can be created on a full disk, but no job can write its log."""
+        row = self.found(cluster, space=[space], files=[files])["free"]
+        assert row.state == FAILED
+        assert "airflow-megatron delete" in row.fix
+
     def test_a_file_system_that_does_not_count_files(self, cluster: ClusterProfile) -> None:
         space = "x 1048576000 1 524288000 50% /scratch"
         for files in ("x 0 0 0 - /scratch", "x - - - - /scratch", ""):

@@ -194,3 +194,28 @@ def test_programs_of_another_version_are_named(key: RestrictedKey) -> None:
     with pytest.raises(TransportError, match="run 'airflow-megatron cluster restrict' again"):
         key.hook.run(stage_state_script([f"{key.runs}/a"]))
     assert key.request(stage_state_script([f"{key.runs}/a"])).returncode == dispatcher.REFUSED
+
+
+def test_each_key_keeps_its_own_folders(key: RestrictedKey) -> None:
+    """A second key of the account, with other folders, changes nothing about the first one."""
+    keys = key.server.place / "authorized_keys"
+    first, inside, outside = key.key, f"{key.runs}/point/.jobs/train", f"{key.place}/other/point/.jobs/train"
+    lines = keys.read_text()
+    key.key = make_key(key.place / "second")
+    key.restrict("--root", f"{key.place}/other")
+    keys.write_text(lines + keys.read_text().splitlines()[-1] + "\n")
+    assert key.request(stage_state_script([outside])).returncode == 0
+    key.key = first
+    assert key.request(stage_state_script([inside])).returncode == 0
+    refused = key.request(stage_state_script([outside]))
+    assert refused.returncode == dispatcher.REFUSED, refused.stdout
+    assert "is not below" in refused.stderr
+
+
+def test_a_folder_that_a_key_loses_is_named(key: RestrictedKey) -> None:
+    key.restrict("--root", f"{key.place}/other")
+    key.environment.setenv("AIRFLOW_CONN_SLURM_SITE", key.unrestricted)
+    again = key.login.call("cluster", "restrict", "site", "--public-key", f"{key.key}.pub")
+    assert again.status == 0
+    assert f"the key no longer reaches {key.place}/other" in again.stderr
+    assert f"--root {key.place}/other" in again.stderr

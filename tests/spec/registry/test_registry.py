@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from airflow_megatron.errors import RegistryError
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS, StageKind
 from airflow_megatron.spec.model.trainers import TRAINERS
-from airflow_megatron.spec.registry.registry import RegisteredName, Registry, RegistryError
+from airflow_megatron.spec.registry.registry import RegisteredName, Registry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,3 +102,86 @@ def test_each_class_of_ours_can_be_made() -> None:
     assert [type(trainer).__name__ for trainer in TRAINERS] == [
         *("MegatronCore", "MegatronLM", "MegatronDeepSpeed")
     ]
+
+
+def test_a_damaged_package_affects_only_what_uses_it(kinds: Registry[StageKind]) -> None:
+    class Named(BaseModel):
+        kind: Annotated[str, RegisteredName(kinds)]
+
+    class Trained(BaseModel):
+        kind: Annotated[str, RegisteredName(kinds, "trains")]
+
+    assert list(kinds.usable()) == ["command", "merge"]
+    assert Named(kind="command").kind == "command"
+    for model in (Named, Trained):
+        with pytest.raises(ValidationError) as error:
+            model(kind="gone")
+        (detail,) = error.value.errors(include_url=False)
+        assert detail["type"] == "refused"
+        assert "merged_kinds:Gone" in detail["msg"]
+        assert detail["ctx"]["hint"] == "repair or uninstall that package"
+
+
+def test_a_class_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "abstract_kinds.py").write_text(
+        "from abc import abstractmethod\n"
+        "from airflow_megatron.spec.model.stage_kinds import StageKind\n\n\n"
+        "class Abstract(StageKind):\n    def __init__(self):\n        raise OSError('no licence')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kinds = Registry(StageKind, GROUP, {"abstract": "abstract_kinds:Abstract"})
+    with pytest.raises(RegistryError, match="cannot be made: OSError: no licence"):
+        kinds["abstract"]
+
+
+def test_a_spec_with_a_class_that_cannot_be_used(tmp_path: Path) -> None:
+    """The error has a place; a spec without that class is valid; both through the command line."""
+    for name, lines in (("gone_kinds-1.0", "[airflow_megatron.stage_kinds]\ngone = gone_kinds:Gone\n"),):
+        metadata = tmp_path / f"{name}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: gone-kinds\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(lines)
+    answers = []
+    for kind in ("command", "gone"):
+        spec = tmp_path / f"{kind}.yaml"
+        spec.write_text(
+            f"name: {kind}\ncluster: local\npoint: only\nstages:\n"
+            f"  run: {{kind: {kind}, command: [echo], slurm: {{time: 1m}}}}\n"
+        )
+        path = os.pathsep.join([str(tmp_path), *sys.path])
+        answers.append(
+            subprocess.run(
+                [sys.executable, "-m", "airflow_megatron.cli.app", "lint", str(spec)],
+                env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+            )
+        )  # fmt: skip
+    assert answers[0].returncode == 0, answers[0].stderr
+    assert answers[1].returncode == 1
+    assert "Traceback" not in answers[1].stderr
+    assert "gone.yaml:5:" in answers[1].stdout
+    assert "gone_kinds:Gone, which is registered as gone" in answers[1].stdout
+
+
+@pytest.mark.parametrize("made", ['"tar -c"', '("tar", 5)', "None", '"tar"'])
+def test_a_command_that_is_not_a_tuple_of_texts(tmp_path: Path, made: str) -> None:
+    metadata = tmp_path / "odd_kinds-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-kinds\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[airflow_megatron.stage_kinds]\nodd = odd_kinds:Odd\n")
+    (tmp_path / "odd_kinds.py").write_text(
+        "from airflow_megatron.spec.model.stage_kinds import StageKind\n\n\n"
+        f"class Odd(StageKind):\n    def command(self, job, cluster):\n        return {made}\n"
+    )
+    spec = tmp_path / "odd.yaml"
+    spec.write_text(
+        "name: odd\ncluster: local\npoint: only\nstages:\n  run: {kind: odd, slurm: {time: 1m}}\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-m", "airflow_megatron.cli.app", "lint", str(spec)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 1
+    assert "Traceback" not in answer.stderr
+    assert "odd.yaml:5:" in answer.stdout
+    assert "command() of Odd returned" in answer.stdout

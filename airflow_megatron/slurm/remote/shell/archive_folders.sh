@@ -25,17 +25,25 @@ am_archive() { # FOLDER…: creates one archive of folders below am_root; an inc
     done
     if [ ! -d "./$am_one" ]; then am_fail "there is no $am_root/$am_one"; return; fi
   done
-  am_parts=$(mktemp -d "${am_to%/*}/.archive.XXXXXX") || { am_fail "${am_to%/*} is not writable"; return; }
+  if [ ! -d "${am_to%/*}/" ]; then am_fail "there is no folder ${am_to%/*}"; return; fi
+  am_parts=$(mktemp -d "${am_to%/*}/.archive.XXXXXX") || { am_fail "${am_to%/*} is not writable, or full"; return; }
   trap 'rm -rf "$am_parts"' EXIT
-  printf '%s' "$am_extra" | base64 -d | tar -xzf - -C "$am_parts" 2>"$am_parts/.errors" ||
-    { am_fail "$(head -n 1 "$am_parts/.errors")"; return; }
+  am_full="no space in ${am_to%/*}" # a full disk does not hold the messages either
+  am_said=$(printf '%s' "$am_extra" | base64 -d | tar -xzf - -C "$am_parts" 2>&1) ||
+    { am_fail "${am_said:-$am_full}"; return; }
   # tar exits with 1 if a file changed during the run, such as the log of a running job
   {
     # shellcheck disable=SC2086
     tar -cf - $am_left_out -C "$am_parts" airflow-megatron -C "$am_root" -- "$@" 2>"$am_parts/.errors"
     printf '%s' "$?" >"$am_parts/.status"
   } | $am_pack >"$am_parts/.packed" || { am_fail "no space, or ${am_pack%% *} was killed"; return; }
-  if [ "$(cat "$am_parts/.status")" -gt 1 ]; then am_fail "$(tail -n 1 "$am_parts/.errors")"; return; fi
-  mv -T "$am_parts/.packed" "$am_to" || { am_fail "$am_to cannot be written"; return; }
+  am_status=$(cat "$am_parts/.status")
+  if [ "${am_status:-2}" -gt 1 ]; then
+    am_said=$(tail -n 1 "$am_parts/.errors")
+    am_fail "${am_said:-$am_full}"
+    return
+  fi
+  # another archive may have been written there meanwhile
+  mv -nT "$am_parts/.packed" "$am_to" && [ ! -e "$am_parts/.packed" ] || { am_fail "$am_to cannot be written"; return; }
   printf 'wrote %s %s\n' "$(wc -c <"$am_to")" "$am_to"
 }
