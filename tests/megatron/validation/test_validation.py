@@ -664,6 +664,7 @@ def test_lines_in_lines_out() -> None:
             "[]",
             '{"argv": [], "world_size": 1, "env": [1]}',
             '{"argv": [], "world_size": 1, "env": {"A": []}}',
+            '{"argv": [], "world_size": 1, "environment": {"A": "1"}}',
         ),
         *('{"argv": "--bf16", "world_size": 1}', '{"argv": [], "world_size": true}', '{"argv": []}'),
     ],
