@@ -632,6 +632,19 @@ def test_arguments_in_a_yaml_file_are_refused(release: str) -> None:
     assert rules_broken(release, yaml_cfg="model.yaml") == ["data.yaml-file"]
 
 
+@pytest.mark.parametrize(
+    ("release", "refuses"), [("core_v0.14.0", False), ("core_v0.15.3", False), ("core_v0.16.1", True)]
+)
+def test_what_only_later_releases_refuse(release: str, refuses: bool) -> None:
+    """Verdicts of the parsers and TransformerConfigs of these releases."""
+    groups = rules_broken(
+        release, multi_latent_attention=True, group_query_attention=True, position_embedding_type="rope"
+    )
+    assert ("network.latent-attention-groups" in groups) is refuses
+    first = rules_broken(release, decoder_first_pipeline_num_layers=5)  # of a pipeline with one stage
+    assert first == ["pipeline.uneven-stages"] * refuses
+
+
 def test_a_line_brings_the_environment_of_its_job() -> None:
     split = {"argv": to_argv(BASE | {"tensor_model_parallel_size": 2}, "core_v0.16.1"), "world_size": 8}
     one = {"CUDA_DEVICE_MAX_CONNECTIONS": 1}

@@ -356,7 +356,7 @@ FEATURES: Topic = (
         lambda s: s.multi_latent_attention and s.group_query_attention,
         "--multi-latent-attention and --group-query-attention exclude each other",
         "drop one of them",
-        since=(0, 13),
+        since=(0, 16),
     ),
     Rule(
         "network.latent-attention-fusion",
