@@ -645,6 +645,42 @@ def test_what_only_later_releases_refuse(release: str, refuses: bool) -> None:
     assert first == ["pipeline.uneven-stages"] * refuses
 
 
+@pytest.mark.parametrize(
+    ("rule", "params", "last", "first"),
+    [
+        (
+            "network.latent-any-fusion",
+            {"multi_latent_attention": True, "position_embedding_type": "rope", "apply_rope_fusion": True},
+            "core_v0.12.0",
+            "core_v0.13.1",
+        ),
+        (
+            "network.interleaved-fusion",
+            {"rotary_interleaved": True, "position_embedding_type": "rope", "apply_rope_fusion": True},
+            "core_v0.13.1",
+            "core_v0.14.0",
+        ),
+        (
+            "moe.specification",
+            {"num_experts": 8, "spec": ["a", "b"], "add_bias_linear": False},
+            "core_v0.15.3",
+            "core_v0.16.1",
+        ),
+        (
+            "cuda-graph.any-recomputation",
+            {"enable_cuda_graph": True, "te_rng_tracker": True, "recompute_granularity": "selective"},
+            "core_v0.14.0",
+            "core_v0.16.1",
+        ),
+    ],
+)
+def test_what_only_earlier_releases_refuse(rule: str, params: dict[str, Any], last: str, first: str) -> None:
+    machine = Machine.of(transformer_engine="2.8")
+    for release, refuses in (("core_v0.12.0", True), (last, True), (first, False)):
+        found = check(to_argv(BASE | params, release), 8, release, machine=machine)
+        assert (rule in [problem.rule for problem in found]) is refuses
+
+
 def test_a_line_brings_the_environment_of_its_job() -> None:
     split = {"argv": to_argv(BASE | {"tensor_model_parallel_size": 2}, "core_v0.16.1"), "world_size": 8}
     one = {"CUDA_DEVICE_MAX_CONNECTIONS": 1}
