@@ -163,6 +163,22 @@ class TestArguments:
         assert "ends the first attempt" in problem.message
         assert problem.line == line_of(text, "exit_on_missing_checkpoint")
 
+    @pytest.mark.parametrize(
+        ("line", "flag"),
+        [
+            ("perform_initialization: false", "--no-initialization"),
+            ("init_model_with_meta_device: true", "--init-model-with-meta-device"),
+        ],
+    )
+    def test_weights_without_values(self, line: str, flag: str) -> None:
+        alone = UPSTREAM[: UPSTREAM.index("  cooldown:")]
+        text = changed(("  mock_data: true", f"  mock_data: true\n  {line}"), text=alone)
+        (problem,) = errors_of(text, LOCAL)
+        assert f"{flag} gives the weights no values, and no checkpoint is loaded" in problem.message
+        assert problem.line == line_of(text, line)
+        loads = changed(("    kind: train\n", "    kind: train\n    start: {from: /x}\n"), text=text)
+        assert errors_of(loads, LOCAL) == []
+
     @pytest.mark.parametrize("interval", [-1, 0])
     def test_an_interval_of_validations(self, interval: int) -> None:
         text = changed(("eval_interval: 100", f"eval_interval: {interval}"), text=UPSTREAM)

@@ -98,6 +98,9 @@ def test_the_machine_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ["--cluster", "nowhere"],
         ["--transformer-engine", "x"],
         ["--compute-capability", "x"],
+        ["--compute-capability", "90"],
+        ["--compute-capability", "-1"],
+        ["--compute-capability", "nan"],
     ],
 )
 def test_a_machine_that_cannot_be_read(options: list[str]) -> None:

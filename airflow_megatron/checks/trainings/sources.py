@@ -4,11 +4,13 @@
 arguments apply to each attempt: the second one starts where the first started (``load_checkpoint`` in
 ``megatron/training/checkpointing.py`` of all releases). ``ckpt_step`` and ``exit_on_missing_checkpoint`` are of the
 loaded directory (``_load_base_checkpoint`` there): without ``load`` the training's own, which is empty at first.
+A model without initialized weights (``perform_initialization``; ``init_model_with_meta_device``, ``get_model`` in
+``megatron/training/training.py``) is right only for a checkpoint that is loaded.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_megatron.requirements.training_arguments import TrainingArguments
+
+_WITHOUT_WEIGHTS: Final = {
+    "perform_initialization": "--no-initialization",
+    "init_model_with_meta_device": "--init-model-with-meta-device",
+}
 
 
 def source_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
@@ -79,3 +86,26 @@ def _of_own_directory(arguments: TrainingArguments) -> Iterator[Finding]:
             "exit_on_missing_checkpoint ends the first attempt, which has no checkpoint to load, before it trains",
             "drop it, or name a checkpoint: start: {from: DIRECTORY}",
         )
+    if (
+        job.source is None
+        and job.parent_dir is None
+        and "--load" in job.command
+        and not arguments.value("pretrained_checkpoint")
+        and (name := _leaves_weights_empty(arguments))
+    ):
+        yield Finding(
+            "uninitialized-weights",
+            job,
+            (name,),
+            f"{_WITHOUT_WEIGHTS[name]} gives the weights no values, and no checkpoint is loaded: the training begins "
+            "with what is in the memory",
+            "drop it, or name a checkpoint: start: {from: DIRECTORY}",
+        )
+
+
+def _leaves_weights_empty(arguments: TrainingArguments) -> str:
+    """Return the argument because of which upstream builds a model whose weights have no values; empty for none."""
+    command = arguments.job.command
+    fully_sharded = "--use-megatron-fsdp" in command or "--use-torch-fsdp2" in command
+    left = {"init_model_with_meta_device"} if fully_sharded else set()  # which initializes them itself
+    return next((name for name, flag in _WITHOUT_WEIGHTS.items() if flag in command and name not in left), "")

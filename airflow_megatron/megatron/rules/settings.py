@@ -34,6 +34,7 @@ DERIVED = (
     "weight_remat_size",
     "world_size",
 )
+_ABOVE_CAPABILITIES = 50
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,14 @@ class Machine:
         if transformer_engine and not re.fullmatch(r"\d+(\.\w+)*(\+.*)?", transformer_engine):
             raise ValueError(f"{transformer_engine!r} is not a version of Transformer Engine; write 2.8")
         try:
-            capability = int(float(compute_capability)) if compute_capability is not None else 9
+            number = float(compute_capability) if compute_capability is not None else 9.0
         except ValueError:
+            number = 0.0
+        if not 1 <= number < _ABOVE_CAPABILITIES:  # 90 is how compilers write 9.0: sm_90
             raise ValueError(
                 f"{compute_capability!r} is not a compute capability; write 9 (or 9.0) for Hopper"
-            ) from None
+            )
+        capability = int(number)
         given: dict[str, Any] = (
             {} if environment is None else {"environment": {k: str(v) for k, v in environment.items()}}
         )

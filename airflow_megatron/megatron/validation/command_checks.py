@@ -200,6 +200,9 @@ def _command(line: str, number: int) -> tuple[list[str], int, dict[str, str] | N
     size = content.get("world_size")
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{wanted} (world_size must be 1 or more)")
+    other = next((name for name in content if name.lower().startswith("env") and name != "env"), None)
+    if other is not None:  # keys of other programs are left alone, but this one would be missed
+        raise ValueError(f"{wanted} ({other!r} is not read; the key of the environment is 'env')")
     env = content.get("env")
     if env is None:
         return argv, size, None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.settings import Settings
 
 RESILIENCY: Final = "nvidia_resiliency_ext"
+AUTORESUME: Final = "userlib"
 FAULT_TOLERANCE: Final = "megatron/training/ft_integration.py setup"
 
 _OF_REINFORCEMENT: Final = ("wandb", "fastapi", "uvicorn", "httpx")
@@ -62,6 +63,19 @@ PACKAGES: Topic = (
         "--wandb-project needs the package wandb, which the profile does not name",
         "drop it; or name wandb among the packages, where it is installed",
         "megatron/training/global_vars.py _set_wandb_writer",
+    ),
+    Rule(
+        "setup.autoresume",
+        # its module is NVIDIA's own; without it the program ends with exit code 0, which no log calls a failure
+        lambda s: (
+            s.adlr_autoresume
+            and AUTORESUME not in s.machine.packages
+            and "SUBMIT_SCRIPTS" not in s.machine.environment
+        ),
+        f"--adlr-autoresume needs the package {AUTORESUME} of NVIDIA's clusters: without it the program ends before it "
+        "trains, with exit code 0",
+        f"drop it; or name the folder of {AUTORESUME} in the environment variable SUBMIT_SCRIPTS",
+        "megatron/training/global_vars.py _set_adlr_autoresume",
     ),
     Rule(
         "setup.fault-tolerance",

@@ -632,6 +632,55 @@ def test_arguments_in_a_yaml_file_are_refused(release: str) -> None:
     assert rules_broken(release, yaml_cfg="model.yaml") == ["data.yaml-file"]
 
 
+@pytest.mark.parametrize(
+    ("release", "refuses"), [("core_v0.14.0", False), ("core_v0.15.3", False), ("core_v0.16.1", True)]
+)
+def test_what_only_later_releases_refuse(release: str, refuses: bool) -> None:
+    """Verdicts of the parsers and TransformerConfigs of these releases."""
+    groups = rules_broken(
+        release, multi_latent_attention=True, group_query_attention=True, position_embedding_type="rope"
+    )
+    assert ("network.latent-attention-groups" in groups) is refuses
+    first = rules_broken(release, decoder_first_pipeline_num_layers=5)  # of a pipeline with one stage
+    assert first == ["pipeline.uneven-stages"] * refuses
+
+
+@pytest.mark.parametrize(
+    ("rule", "params", "last", "first"),
+    [
+        (
+            "network.latent-any-fusion",
+            {"multi_latent_attention": True, "position_embedding_type": "rope", "apply_rope_fusion": True},
+            "core_v0.12.0",
+            "core_v0.13.1",
+        ),
+        (
+            "network.interleaved-fusion",
+            {"rotary_interleaved": True, "position_embedding_type": "rope", "apply_rope_fusion": True},
+            "core_v0.13.1",
+            "core_v0.14.0",
+        ),
+        (
+            "moe.specification",
+            {"num_experts": 8, "spec": ["a", "b"], "add_bias_linear": False},
+            "core_v0.15.3",
+            "core_v0.16.1",
+        ),
+        (
+            "cuda-graph.any-recomputation",
+            {"enable_cuda_graph": True, "te_rng_tracker": True, "recompute_granularity": "selective"},
+            "core_v0.14.0",
+            "core_v0.16.1",
+        ),
+    ],
+)
+def test_what_only_earlier_releases_refuse(rule: str, params: dict[str, Any], last: str, first: str) -> None:
+    machine = Machine.of(transformer_engine="2.8")
+    for release, refuses in (("core_v0.12.0", True), (last, True), (first, False)):
+        found = check(to_argv(BASE | params, release), 8, release, machine=machine)
+        assert (rule in [problem.rule for problem in found]) is refuses
+
+
 def test_a_line_brings_the_environment_of_its_job() -> None:
     split = {"argv": to_argv(BASE | {"tensor_model_parallel_size": 2}, "core_v0.16.1"), "world_size": 8}
     one = {"CUDA_DEVICE_MAX_CONNECTIONS": 1}
@@ -664,6 +713,7 @@ def test_lines_in_lines_out() -> None:
             "[]",
             '{"argv": [], "world_size": 1, "env": [1]}',
             '{"argv": [], "world_size": 1, "env": {"A": []}}',
+            '{"argv": [], "world_size": 1, "environment": {"A": "1"}}',
         ),
         *('{"argv": "--bf16", "world_size": 1}', '{"argv": [], "world_size": true}', '{"argv": []}'),
     ],

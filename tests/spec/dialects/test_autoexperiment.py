@@ -527,6 +527,11 @@ class TestKeysThatNothingReads:
             ("M: [{x: {Y: 1}}]\n", "Y: neither the template"),
             ("start_condition: x\n", "no key 'start_condition', and no text here reads it (did you mean"),
             ("TERMINATION_CMD: x\n", "did you mean 'termination_cmd'?"),
+            ("check_interval: 60\n", "another value reads it (did you mean 'check_interval_secs'?)"),
+            (
+                "M: [{x: {NODEZ: 2}}]\n",
+                "NODEZ: neither the template nor another value reads it (did you mean 'NODES'?)",
+            ),
         ],
     )
     def test_it_is_named(self, line: str, message: str, tmp_path: Path) -> None:

@@ -186,6 +186,14 @@ def test_examples(text: str, names: list[str]) -> None:
             'a: [1, 2]\nb: expr({a}/0)\nname: "{b}"',
             "b stays 'expr(2/0)', so jobs have the same name: ZeroDivisionError",
         ),
+        (
+            'm: [{u: {x: "{nope}"}}, {v: {z: 1}}, {w: {z: 2}}]\nname: "j{x}"',
+            "name stays 'j{x}', so jobs have the same name: there is no key 'x'",
+        ),
+        (
+            'm: [{u: {k: "{nope}"}}, {v: {k: 1}}, {w: {k: 1}}]\nname: "{k}"',
+            "job names must be unique; given more than once: '1'",
+        ),
         ("[1, 2]", "expected keys with values"),
         ("a: !!python/object:os.system x\nname: n", "is not a"),
     ],

@@ -253,6 +253,14 @@ GRAPHS: Topic = (
 
 CONFIGURATION: Topic = (
     Rule(
+        "cuda-graph.any-recomputation",
+        lambda s: s.enable_cuda_graph and s.recompute_granularity is not None,
+        "--enable-cuda-graph does not work with recomputed activations",
+        "drop one of them",
+        CONFIG,
+        until=(0, 15),
+    ),
+    Rule(
         "cuda-graph.cpu-offloading",
         lambda s: s.cpu_offloading and s.cuda_graph_impl not in (None, "none", "full_iteration"),
         "CUDA graphs do not work with CPU offloading",

@@ -89,6 +89,13 @@ def _overlap_problem(s: Settings) -> bool:
 EXPERTS: Topic = (
     Derive(_normalize),
     Rule(
+        "moe.specification",
+        lambda s: s.num_experts is not None and s.spec is not None,
+        "--spec does not work with --num-experts",
+        "drop one of them",
+        until=(0, 16),
+    ),
+    Rule(
         "moe.experts-missing",
         lambda s: s.expert_model_parallel_size > 1 and s.num_experts is None,
         "--expert-model-parallel-size {expert_model_parallel_size} needs --num-experts",

@@ -352,11 +352,18 @@ FEATURES: Topic = (
         "--position-embedding-type rope or none",
     ),
     Rule(
+        "network.interleaved-fusion",
+        lambda s: s.rotary_interleaved and s.apply_rope_fusion,
+        "--rotary-interleaved does not work with fused rotary embeddings",
+        "add --no-rope-fusion",
+        until=(0, 14),
+    ),
+    Rule(
         "network.latent-attention-groups",
         lambda s: s.multi_latent_attention and s.group_query_attention,
         "--multi-latent-attention and --group-query-attention exclude each other",
         "drop one of them",
-        since=(0, 13),
+        since=(0, 16),
     ),
     Rule(
         "network.latent-attention-fusion",
@@ -535,6 +542,14 @@ CONFIGURATION: Topic = (
         "multi-latent attention has no output gate, and caches latents only without fused rotary embeddings",
         "drop --attention-output-gate; --no-rope-fusion with --cache-mla-latents",
         "megatron/core/transformer/transformer_config.py MLATransformerConfig.__post_init__",
+    ),
+    Rule(
+        "network.latent-any-fusion",
+        lambda s: s.multi_latent_attention and s.apply_rope_fusion,
+        "--multi-latent-attention does not work with fused rotary embeddings",
+        "add --no-rope-fusion",
+        CONFIG,
+        until=(0, 13),
     ),
     Rule(
         "network.latent-rotation",

@@ -142,7 +142,7 @@ def _uneven_problem(s: Settings) -> bool:
             return True
         layers -= at_end
         stages -= 1
-    if bool(layers) != bool(stages):
+    if s.release >= (0, 16) and bool(layers) != bool(stages):
         return True
     if not stages:
         return False

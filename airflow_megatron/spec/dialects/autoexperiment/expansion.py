@@ -188,7 +188,7 @@ class _Expander:
 
     def _check_names(self) -> None:
         if self.repeated:
-            if "name" in self.unresolved:
+            if "name" in self.unresolved and "{" in next(iter(self.repeated)):
                 raise SpecError(self._unresolved_name())
             shown = ", ".join(repr(name) for name in itertools.islice(self.repeated, 5))
             more = " …" if len(self.repeated) > 5 else ""
@@ -199,7 +199,12 @@ class _Expander:
         """Return why the text of ``name`` stays unresolved, which makes names equal."""
         params, key, seen = next(iter(self.repeated.values())).params, "name", {"name"}
         while following := next(
-            (name for name in names_read(str(params[key])) if name in self.unresolved and name not in seen),
+            (
+                name
+                for name in names_read(str(params[key]))
+                # a key that stays unresolved at another job may not be there at this one
+                if name in self.unresolved and name in params and name not in seen
+            ),
             None,
         ):
             key = following
@@ -207,7 +212,8 @@ class _Expander:
         text = str(params[key])
         missing = next((name for name in names_read(text) if name not in params), "")
         hint = did_you_mean(missing, params) or f"give {missing} a value" if missing else "correct its value"
-        message = f"{key} stays {text!r}, so jobs have the same name: {self.unresolved[key][1]}"
+        why = f"there is no key {missing!r}" if missing else self.unresolved[key][1]
+        message = f"{key} stays {text!r}, so jobs have the same name: {why}"
         return self.document.problem(self.document.last_place(key), message, hint)
 
     def _missing_in_name(self, message: str) -> tuple[KeyPath, str, str]:

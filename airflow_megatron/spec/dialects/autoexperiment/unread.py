@@ -33,6 +33,8 @@ _LONGEST_KEY: Final = 30
 _MOST_KEYS: Final = 1000
 """Keys that are compared with known ones: a hostile file may have any number."""
 _SHOWN: Final = 12
+_ALIKE: Final = 0.8
+"""Similarity of a key to one that is read: 0.8 is one other letter in a word of five."""
 
 
 def near_key(key: str, known: Iterable[str], alike: float = 0.85) -> str:
@@ -65,6 +67,7 @@ def unread_keys(
             key, keys[section] = section, (section,)
         unread[key] = None
     known = (*OWN_KEYS, *(read or ())) if builtin else OWN_KEYS
+    used = sorted({*OWN_KEYS, *(reached & keys.keys())})  # such a key may be the misspelt one of an item
     sidecar = f"{Path(document.file).name}{SUFFIXES[0]}"
     left: list[str] = []
     for key in itertools.islice(unread, _MOST_KEYS):
@@ -77,6 +80,8 @@ def unread_keys(
             yield document.problem(
                 keys[key], message, f"{near.removesuffix('?')}, in the sidecar, {sidecar}?"
             )
+        elif read is not None and not builtin and (near := near_key(key, used, _ALIKE)):
+            yield document.problem(keys[key], f"{key}: neither the template nor another value reads it", near)
         else:
             left.append(key)
     if left and read is not None:
