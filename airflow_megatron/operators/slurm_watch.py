@@ -72,6 +72,7 @@ from airflow_megatron.supervision.submission.attempt_chain import (
     follows_by_itself,
     is_chained,
     withdraw_chain,
+    without_later_attempts,
 )
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
 from airflow_megatron.supervision.submission.remembered_cancellations import claim_of, drop_cancellation
@@ -290,6 +291,7 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
                 return self._follow_replacement(job, handle, state)
             if job.pin and not job.point and not (looked_again or refused):
                 self._look_again(handle, verdict, event)
+        verdict = without_later_attempts(job, verdict, state, handle.attempt)
         verdict, step = concluded(
             verdict,
             history(state, handle.attempt),

@@ -5,22 +5,61 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, runs_after, withdraw_chain_script
 from airflow_megatron.slurm.verdicts.verdict import Outcome
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.supervision.attempts import SubmissionRefusedError
 
 if TYPE_CHECKING:
+    from airflow_megatron.slurm.verdicts.stage_records import StageRecord
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.supervision.attempt_changes import AttemptChanges
     from airflow_megatron.supervision.attempts import JobAttempts
 
 _FOLLOWED = {Outcome.ROLLED_OVER, Outcome.RETRYABLE}
+_LOST = {JobState.NODE_FAIL, JobState.PREEMPTED, JobState.BOOT_FAIL}
 
 
 def is_chained(job: Job) -> bool:
     """Return whether attempts of the job are chained: true for a training whose attempts have no other dependency."""
     return job.trains and job.restart.chain > 1 and not job.start_every_attempt
+
+
+def needs_no_further_attempt(attempts: JobAttempts) -> bool:
+    """Return whether further chained attempts would find the training finished, and end at once."""
+    job = attempts.job
+    if not is_chained(job):
+        return False
+    tracked = tracked_iteration(attempts.state().tracker)
+    return tracked is not None and tracked == job.last_iteration
+
+
+def without_later_attempts(job: Job, verdict: Verdict, state: StageRecord, number: int) -> Verdict:
+    """Return the verdict on an attempt, without the progress of the chained attempts that have started since.
+
+    Several attempts of a chain may end before the first one is judged, by the checkpoints of the last one. The next
+    attempt has recorded the checkpoint at its start, and it does not start if that is the last one.
+
+    :param verdict: verdict on the attempt, by the newest checkpoint
+    :param state: recorded state of the stage
+    :param number: number of the attempt
+    """
+    following = next((item for item in state.attempts if item.number == number + 1), None)
+    if following is None or not following.chained or following.began_at is None or not is_chained(job):
+        return verdict
+    if verdict.iteration is None or following.began_at >= verdict.iteration:
+        return verdict
+    own = dataclasses.replace(verdict, iteration=following.began_at)
+    if verdict.outcome is not Outcome.FINISHED:
+        return own
+    return dataclasses.replace(
+        own,
+        outcome=Outcome.RETRYABLE if verdict.state in _LOST else Outcome.ROLLED_OVER,
+        reason=f"attempt {following.number} continued from iteration {following.began_at} of {job.last_iteration}",
+        warning=None,
+    )
 
 
 def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: AttemptChanges) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ SPEC = """\
 name: chained
 point: "{{ case }}"
 params: {case: ""}
-sweep: {params: {case: [rolls, crashes, cancelled]}}
+sweep: {params: {case: [rolls, crashes, cancelled, steps]}}
 megatron: {train_iters: 60, num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8,
   max_position_embeddings: 8, micro_batch_size: 1, global_batch_size: 1, mock_data: true, lr: 1e-3,
   lr_decay_style: constant, save_interval: 60, tokenizer_type: NullTokenizer, vocab_size: 8, eval_iters: 0}
@@ -40,7 +41,7 @@ stages:
 """
 TRAINING = """\
 # An iteration a second; SIGTERM makes it save and end in good order; the one that rolls, once the file "go" is there.
-# The one that is cancelled does not end by itself.
+# The one that is cancelled does not end by itself. The one in steps saves and ends after each ten iterations, quickly.
 tracker=checkpoints/latest_checkpointed_iteration.txt
 iteration=0
 [ ! -e $tracker ] || iteration=$(cat $tracker)
@@ -53,9 +54,10 @@ save() {
 }
 trap 'save; until [ "$1" != rolls -o -e go ]; do sleep 0.2; done; exit 0' TERM
 while [ "$1" = cancelled ] || [ "$iteration" -lt 60 ]; do
-  sleep 1
+  [ "$1" = steps ] || sleep 1
   iteration=$((iteration + 1))
   touch begun
+  if [ "$1" = steps ] && [ $((iteration % 10)) = 0 ]; then break; fi
   if [ "$1" = crashes ] && [ "$iteration" = 2 ]; then exit 9; fi
 done
 save
@@ -102,6 +104,12 @@ class Runs:
         """Return the names of the attempts' directories; withdrawn ones without their time."""
         folders = (self.sweep_dir / case / ".jobs" / "pretrain").iterdir()
         return sorted(path.name.rpartition(".")[0] or path.name for path in folders if path.is_dir())
+
+    def judged(self, case: str, sweep: str = "chained") -> list[tuple[str, int]]:
+        """Return outcome and iteration of the verdicts on the attempts."""
+        records = (self.place / sweep / case / ".jobs" / "pretrain").glob("[0-9]*/verdict.json")
+        verdicts = [json.loads(path.read_text()) for path in sorted(records)]
+        return [(verdict["outcome"], verdict["iteration"]) for verdict in verdicts]
 
     def submissions(self, prefix: str) -> list[str]:
         rows = self.cluster.slurm("sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-o", "JobName")
@@ -180,6 +188,40 @@ def test_cancelling_cancels_what_is_queued(runs: Runs) -> None:
     assert (runs.sweep_dir / "cancelled" / ".jobs" / "pretrain" / "verdict.json").exists()
 
 
+def test_attempts_that_ended_without_a_follower_are_judged_one_by_one(runs: Runs) -> None:
+    """Each saves ten iterations more, and none is watched until the last one of the queue has ended."""
+    job = DrivenJob(runs.spec.replace("chain: 3", "chain: 5"), "chained.steps.pretrain")
+    handle = job.submit()
+    wait_until(lambda: not runs.queue("steps"), 90, "all attempts to end")
+    assert runs.attempts("steps") == ["1", "2", "3", "4", "5"]
+    verdict = job.watch(handle)
+    assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 6)
+    wait_until(lambda: not runs.queue("steps"), 30, "the queue to be empty")
+    assert [name for name in runs.attempts("steps") if name.isdigit()] == ["1", "2", "3", "4", "5", "6"]
+    assert runs.judged("steps") == [
+        *(("rolled_over", iteration) for iteration in (10, 20, 30, 40, 50)),
+        ("finished", 60),
+    ]
+
+
+def test_the_chain_of_a_training_with_its_last_checkpoint_is_not_extended(runs: Runs) -> None:
+    """All attempts ended before any was watched: the last ones had nothing left to do."""
+    spec = runs.spec.replace("chain: 3", "chain: 8").replace("name: chained", "name: enough", 1)
+    job = DrivenJob(spec, "enough.steps.pretrain")
+    handle = job.submit()
+    wait_until(
+        lambda: "enough." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
+    )
+    verdict = job.watch(handle)
+    assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 6)
+    assert runs.judged("steps", "enough") == [
+        *(("rolled_over", iteration) for iteration in (10, 20, 30, 40, 50)),
+        ("finished", 60),
+    ]
+    names = [f"enough.steps.pretrain.a{number}" for number in range(1, 9)]
+    wait_until(lambda: runs.submissions("enough.") == names, 60, "one submission for each attempt")
+
+
 @pytest.mark.trainer
 def test_a_training_continues_without_its_follower(runs: Runs) -> None:
     """Each attempt trains two iterations and exits with 0; the third has nothing left to do."""
@@ -197,6 +239,6 @@ def test_a_training_continues_without_its_follower(runs: Runs) -> None:
     assert iterations == [[1, 2], [3, 4], []]
     assert b"iteration 4 is the last one; this attempt does not run" in logs[2]
     verdict = job.watch(handle)
-    assert (verdict["outcome"], verdict["iteration"]) == ("finished", 4)
+    assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 4, 2)
     names = [f"trained.only.pretrain.a{number}" for number in (1, 2, 3)]
     wait_until(lambda: runs.submissions("trained.") == names, 60, "one submission for each attempt")
