@@ -65,6 +65,7 @@ def without_later_attempts(job: Job, verdict: Verdict, state: StageRecord, numbe
 def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: AttemptChanges) -> None:
     """Queue attempts behind a submitted one, up to the number in the spec.
 
+    Each waits for all earlier ones: if one that waits is cancelled, the next one must not run beside an earlier one.
     An attempt that Slurm does not accept now is submitted at the end of the previous attempt.
 
     :param number: number of the submitted attempt
@@ -74,10 +75,11 @@ def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: Attem
     if not is_chained(attempts.job):
         return
     known = {attempt.number: attempt.job_id for attempt in attempts.state().attempts}
+    before = [job_id]
     for following in range(number + 1, number + attempts.job.restart.chain):
         following_id = known.get(following)
         if following_id is None:
-            queued = dataclasses.replace(changes, resumes_from=0, after_job=job_id)
+            queued = dataclasses.replace(changes, resumes_from=0, after_job=":".join(before))
             try:
                 outcome = attempts.submit(following, queued)
             except SubmissionRefusedError as error:
@@ -87,7 +89,7 @@ def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: Attem
             following_id = outcome.job_id
         if following_id is None:
             return
-        job_id = following_id
+        before.append(following_id)
 
 
 def withdraw_chain(attempts: JobAttempts, after: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from driven_job import DrivenJob, Store, TaskInstance, environment
 from patience import wait_until
 
+from airflow_megatron.cli.runs.cancel import cancel_jobs
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.spec.documents.project import local_dir
@@ -90,10 +92,10 @@ class Runs:
     def job(self, case: str) -> DrivenJob:
         return DrivenJob(self.spec, f"chained.{case}.pretrain")
 
-    def queue(self, case: str) -> dict[int, str]:
+    def queue(self, case: str, sweep: str = "chained") -> dict[int, str]:
         """Return attempt → state of the jobs in the queue."""
         rows = self.cluster.slurm("squeue", "-h", "-o", "%j|%T")
-        found = re.findall(rf"^chained\.{case}\.pretrain\.a(\d+)\.\w+\|(\w+)$", rows, re.MULTILINE)
+        found = re.findall(rf"^{sweep}\.{case}\.pretrain\.a(\d+)\.\w+\|(\w+)$", rows, re.MULTILINE)
         return {int(number): state for number, state in found}
 
     def log(self, case: str, attempt: int) -> str:
@@ -186,6 +188,30 @@ def test_cancelling_cancels_what_is_queued(runs: Runs) -> None:
     assert runs.attempts("cancelled") == ["1", "2.withdrawn", "3.withdrawn"]
     assert not runs.log("cancelled", 2)
     assert (runs.sweep_dir / "cancelled" / ".jobs" / "pretrain" / "verdict.json").exists()
+
+
+def test_no_attempt_runs_beside_another_one_if_one_between_them_is_cancelled(runs: Runs) -> None:
+    spec = runs.spec.replace("name: chained", "name: beside", 1)
+    job = DrivenJob(spec, "beside.cancelled.pretrain")
+    handle = job.submit()
+    try:
+        wait_until(
+            lambda: runs.queue("cancelled", "beside").get(1) == "RUNNING", 60, "the first attempt to run"
+        )
+        runs.cluster.slurm("scancel", str(int(handle["job_id"]) + 1))
+        wait_until(
+            lambda: 2 not in runs.queue("cancelled", "beside"), 30, "the second attempt to be cancelled"
+        )
+        for _ in range(20):
+            assert runs.queue("cancelled", "beside") == {1: "RUNNING", 3: "PENDING"}
+            time.sleep(0.5)
+        runs.cluster.slurm("scancel", handle["job_id"])
+        wait_until(
+            lambda: runs.queue("cancelled", "beside").get(3) == "RUNNING", 60, "the third attempt to run"
+        )
+    finally:
+        cancel_jobs([job.job])
+    wait_until(lambda: not runs.queue("cancelled", "beside"), 60, "all attempts to be cancelled")
 
 
 def test_attempts_that_ended_without_a_follower_are_judged_one_by_one(runs: Runs) -> None:
