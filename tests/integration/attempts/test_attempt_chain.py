@@ -248,6 +248,18 @@ def test_the_chain_of_a_training_with_its_last_checkpoint_is_not_extended(runs: 
     wait_until(lambda: runs.submissions("enough.") == names, 60, "one submission for each attempt")
 
 
+def test_a_budget_does_not_fail_a_training_that_its_chain_has_finished(runs: Runs) -> None:
+    spec = runs.spec.replace("chain: 3", "chain: 6, rolled_over: 1").replace("name: chained", "name: few", 1)
+    job = DrivenJob(spec, "few.steps.pretrain")
+    handle = job.submit()
+    wait_until(
+        lambda: "few." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
+    )
+    verdict = job.watch(handle)
+    assert (verdict["outcome"], verdict["iteration"]) == ("finished", 60)
+    assert runs.judged("steps", "few") == [("rolled_over", 10), ("finished", 60)]
+
+
 @pytest.mark.trainer
 def test_a_training_continues_without_its_follower(runs: Runs) -> None:
     """Each attempt trains two iterations and exits with 0; the third has nothing left to do."""
