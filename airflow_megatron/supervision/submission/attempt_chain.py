@@ -40,14 +40,16 @@ def without_later_attempts(job: Job, verdict: Verdict, state: StageRecord, numbe
     """Return the verdict on an attempt, without the progress of the chained attempts that have started since.
 
     Several attempts of a chain may end before the first one is judged, by the checkpoints of the last one. The next
-    attempt has recorded the checkpoint at its start, and it does not start if that is the last one.
+    attempt that started has recorded the checkpoint at its start, and it does not start if that is the last one.
 
     :param verdict: verdict on the attempt, by the newest checkpoint
     :param state: recorded state of the stage
     :param number: number of the attempt
     """
-    following = next((item for item in state.attempts if item.number == number + 1), None)
-    if following is None or not following.chained or following.began_at is None or not is_chained(job):
+    later = (item for item in state.attempts if item.number > number and item.chained)
+    # one that was cancelled while it waited has not started
+    following = next((item for item in later if item.began_at is not None), None)
+    if following is None or following.began_at is None or not is_chained(job):
         return verdict
     if verdict.iteration is None or following.began_at >= verdict.iteration:
         return verdict

@@ -248,6 +248,22 @@ def test_the_chain_of_a_training_with_its_last_checkpoint_is_not_extended(runs: 
     wait_until(lambda: runs.submissions("enough.") == names, 60, "one submission for each attempt")
 
 
+def test_an_attempt_behind_a_cancelled_one_is_judged_too(runs: Runs) -> None:
+    spec = runs.spec.replace("chain: 3", "chain: 8").replace("name: chained", "name: gap", 1)
+    job = DrivenJob(spec.replace("mem: 50M", "mem: 50M, options: [--begin=now+10]"), "gap.steps.pretrain")
+    handle = job.submit()
+    runs.cluster.slurm("scancel", str(int(handle["job_id"]) + 2))
+    wait_until(
+        lambda: "gap." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
+    )
+    verdict = job.watch(handle)
+    assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 7)
+    assert runs.judged("steps", "gap") == [
+        *(("rolled_over", iteration) for iteration in (10, 20, 20, 30, 40, 50)),
+        ("finished", 60),
+    ]
+
+
 def test_a_budget_does_not_fail_a_training_that_its_chain_has_finished(runs: Runs) -> None:
     spec = runs.spec.replace("chain: 3", "chain: 6, rolled_over: 1").replace("name: chained", "name: few", 1)
     job = DrivenJob(spec, "few.steps.pretrain")
