@@ -72,6 +72,7 @@ from airflow_megatron.supervision.submission.attempt_chain import (
     follows_by_itself,
     is_chained,
     withdraw_chain,
+    without_later_attempts,
 )
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
 from airflow_megatron.supervision.submission.remembered_cancellations import claim_of, drop_cancellation
@@ -290,14 +291,19 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
                 return self._follow_replacement(job, handle, state)
             if job.pin and not job.point and not (looked_again or refused):
                 self._look_again(handle, verdict, event)
-        verdict, step = concluded(
-            verdict,
-            history(state, handle.attempt),
-            restart_policy(job),
-            now=time.time(),
-            tracker=state.tracker,
-            trains=job.trains,
-        )
+        own = without_later_attempts(job, verdict, state, handle.attempt)
+        decided = [own, verdict] if verdict.outcome is Outcome.FINISHED and own != verdict else [own]
+        for found in decided:
+            verdict, step = concluded(
+                found,
+                history(state, handle.attempt),
+                restart_policy(job),
+                now=time.time(),
+                tracker=state.tracker,
+                trains=job.trains,
+            )
+            if not isinstance(step, GiveUp):
+                break  # otherwise a budget is used up, but a later attempt has finished the job
         if isinstance(step, Follow):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
         given_up_for = step.reason if isinstance(step, GiveUp) else ""

@@ -21,8 +21,8 @@ class AttemptChanges:
     :param resumes_from: iteration of the checkpoint that the attempt must load, 0 for none
     :param first: first attempt of this run of the job, 0 if unknown; outputs of older attempts belong to earlier runs
     :param log_from: size in bytes of a log shared by all attempts before this attempt
-    :param after_job: id of the previous attempt's job, for whose end this job waits in Slurm's queue; None if that job
-        has ended
+    :param after_job: ids of the earlier attempts' jobs, separated by colons, for whose end this job waits in Slurm's
+        queue; None if they have ended
     """
 
     exclude: tuple[str, ...] = ()

@@ -122,6 +122,31 @@ def test_another_optimizer_that_loads_no_state_of_another(given: str) -> None:
     assert errors_of(upstream("core_v0.16.1", *pairs, ("megatron_lm", "megatron_core")), CLUSTER) == []
 
 
+@pytest.mark.parametrize(
+    ("branch", "hint"),
+    [
+        ("tensor_model_parallel_size: 2,", "make_vocab_size_divisible_by: 64"),
+        ("make_vocab_size_divisible_by: 256,", "make_vocab_size_divisible_by: 128"),
+        ("tensor_model_parallel_size: 2, make_vocab_size_divisible_by: 64,", None),
+    ],
+)
+def test_a_branch_with_a_larger_padding_of_the_vocabulary(branch: str, hint: str | None) -> None:
+    cooldown = ("lr_decay_iters: 300,", f"lr_decay_iters: 300, {branch}")
+    two = ("sweep:", "slurm: {gpus_per_node: 2}\nsweep:")
+    text = upstream("core_v0.16.1", cooldown, two, ("megatron_lm", "megatron_core"))
+    found = checked(text, CLUSTER).warnings
+    if hint is None:
+        assert found == ()
+        return
+    (problem,) = found
+    assert (
+        "its vocabulary is padded to 256 tokens, and that of the checkpoint of pretrain that it loads to 128: the"
+        " further ones are not trained, and the loss jumps"
+    ) in problem.message
+    assert problem.hint == hint
+    assert problem.line == line_of(text, f"megatron: {{train_iters: 300, lr_decay_iters: 300, {branch}")
+
+
 DIVIDED = ("lr_decay_iters: 300,", "lr_decay_iters: 300, use_distributed_optimizer: true,")
 
 

@@ -133,7 +133,7 @@ class JobRecord:
     :param nodes: number of nodes, None for the number in the plan.
     :param arguments: arguments appended to the command.
     :param resumes_from: iteration of the checkpoint that the attempt must load, 0 for none.
-    :param after_job: id of the previous attempt's job, for whose end this job waits in Slurm's queue.
+    :param after_job: ids of the earlier attempts' jobs, separated by colons, for whose end this job waits in the queue.
     :param first: number of the first attempt of this run of the job, 0 if unknown.
     :param log_from: size of the log in bytes before the attempt.
     :param package: version of this package that submitted the job, empty if not recorded.

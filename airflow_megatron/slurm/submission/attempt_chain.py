@@ -1,6 +1,6 @@
-"""Chained attempts: each waits in Slurm's queue for the end of the previous attempt, so that a roll-over has no delay.
+"""Chained attempts: each waits in Slurm's queue for the end of the earlier ones, so that a roll-over has no delay.
 
-Each is submitted exactly once like any other attempt, with ``--dependency=afterany`` on the previous job. The file
+Each is submitted exactly once like any other attempt, with ``--dependency=afterany`` on the earlier jobs. The file
 ``chained`` in its directory holds its Slurm name. At its start, the job checks whether there is work left
 (``shell/chain_guard.sh``). When the stage has ended, the attempts that are still queued are withdrawn: their jobs are
 cancelled, newest first, and their directories renamed to ``<number>.withdrawn.<time>``, which frees the numbers.

@@ -10,9 +10,9 @@ from airflow_megatron.slurm.states.exit_codes import DUPLICATE_EXIT_CODE, UNWRIT
 def job_prologue(attempt_dir: str, *, stop_signal: str = "TERM") -> str:
     """Return the lines that follow the ``#SBATCH`` lines of a job script.
 
-    They end the job if another job owns the attempt (status :data:`DUPLICATE_EXIT_CODE`), if the directory is not
-    writable (:data:`UNWRITABLE_EXIT_CODE`), and if the same job ran before and succeeded (status 0). If the same job
-    still runs because Slurm launched it twice, they first wait for its end.
+    They end the job if another job owns the attempt or it counts as ended (status :data:`DUPLICATE_EXIT_CODE`), if the
+    directory is not writable (:data:`UNWRITABLE_EXIT_CODE`), and if the same job ran before and succeeded (status 0).
+    If the same job still runs because Slurm launched it twice, they first wait for its end.
     Otherwise they write ``exit.json`` at every end of the script except SIGKILL. They define ``am_run COMMAND…``, with
     which the script must start its main command: it forwards TERM, USR1 and USR2 as *stop_signal* and returns the
     status of the command.

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, runs_after, withdraw_chain_script
 from airflow_megatron.slurm.verdicts.verdict import Outcome
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.supervision.attempts import SubmissionRefusedError
 
 if TYPE_CHECKING:
+    from airflow_megatron.slurm.verdicts.stage_records import StageRecord
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.supervision.attempt_changes import AttemptChanges
     from airflow_megatron.supervision.attempts import JobAttempts
 
 _FOLLOWED = {Outcome.ROLLED_OVER, Outcome.RETRYABLE}
+_LOST = {JobState.NODE_FAIL, JobState.PREEMPTED, JobState.BOOT_FAIL}
 
 
 def is_chained(job: Job) -> bool:
@@ -23,9 +27,47 @@ def is_chained(job: Job) -> bool:
     return job.trains and job.restart.chain > 1 and not job.start_every_attempt
 
 
+def needs_no_further_attempt(attempts: JobAttempts) -> bool:
+    """Return whether further chained attempts would find the training finished, and end at once."""
+    job = attempts.job
+    if not is_chained(job):
+        return False
+    tracked = tracked_iteration(attempts.state().tracker)
+    return tracked is not None and tracked == job.last_iteration
+
+
+def without_later_attempts(job: Job, verdict: Verdict, state: StageRecord, number: int) -> Verdict:
+    """Return the verdict on an attempt, without the progress of the chained attempts that have started since.
+
+    Several attempts of a chain may end before the first one is judged, by the checkpoints of the last one. The next
+    attempt that started has recorded the checkpoint at its start, and it does not start if that is the last one.
+
+    :param verdict: verdict on the attempt, by the newest checkpoint
+    :param state: recorded state of the stage
+    :param number: number of the attempt
+    """
+    later = (item for item in state.attempts if item.number > number and item.chained)
+    # one that was cancelled while it waited has not started
+    following = next((item for item in later if item.began_at is not None), None)
+    if following is None or following.began_at is None or not is_chained(job):
+        return verdict
+    if verdict.iteration is None or following.began_at >= verdict.iteration:
+        return verdict
+    own = dataclasses.replace(verdict, iteration=following.began_at)
+    if verdict.outcome is not Outcome.FINISHED:
+        return own
+    return dataclasses.replace(
+        own,
+        outcome=Outcome.RETRYABLE if verdict.state in _LOST else Outcome.ROLLED_OVER,
+        reason=f"attempt {following.number} continued from iteration {following.began_at} of {job.last_iteration}",
+        warning=None,
+    )
+
+
 def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: AttemptChanges) -> None:
     """Queue attempts behind a submitted one, up to the number in the spec.
 
+    Each waits for all earlier ones: if one that waits is cancelled, the next one must not run beside an earlier one.
     An attempt that Slurm does not accept now is submitted at the end of the previous attempt.
 
     :param number: number of the submitted attempt
@@ -35,10 +77,11 @@ def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: Attem
     if not is_chained(attempts.job):
         return
     known = {attempt.number: attempt.job_id for attempt in attempts.state().attempts}
+    before = [job_id]
     for following in range(number + 1, number + attempts.job.restart.chain):
         following_id = known.get(following)
         if following_id is None:
-            queued = dataclasses.replace(changes, resumes_from=0, after_job=job_id)
+            queued = dataclasses.replace(changes, resumes_from=0, after_job=":".join(before))
             try:
                 outcome = attempts.submit(following, queued)
             except SubmissionRefusedError as error:
@@ -48,7 +91,7 @@ def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: Attem
             following_id = outcome.job_id
         if following_id is None:
             return
-        job_id = following_id
+        before.append(following_id)
 
 
 def withdraw_chain(attempts: JobAttempts, after: int) -> None:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.supervision.attempt_preparation import StillWriting, prepare_attempt
 from airflow_megatron.supervision.job_reference import JobHandle
-from airflow_megatron.supervision.submission.attempt_chain import extend_chain
+from airflow_megatron.supervision.submission.attempt_chain import (
+    extend_chain,
+    needs_no_further_attempt,
+)
 from airflow_megatron.supervision.submission.stages_ahead import make_room, queue_ahead
 
 if TYPE_CHECKING:
@@ -56,8 +59,9 @@ def submit_attempt(
         attempts.log.warning("the job cannot be submitted now: %s", outcome.message)
         return outcome
     attempts.log.info("%s", outcome.message)
-    extend_chain(attempts, number, str(outcome.job_id), prepared)
-    queue_ahead(attempts, number, origin)
+    if not needs_no_further_attempt(attempts):
+        extend_chain(attempts, number, str(outcome.job_id), prepared)
+        queue_ahead(attempts, number, origin)
     return JobHandle(
         attempts.job.name,
         number,

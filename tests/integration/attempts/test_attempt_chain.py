@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from driven_job import DrivenJob, Store, TaskInstance, environment
 from patience import wait_until
 
+from airflow_megatron.cli.runs.cancel import cancel_jobs
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.spec.documents.project import local_dir
@@ -27,7 +30,7 @@ SPEC = """\
 name: chained
 point: "{{ case }}"
 params: {case: ""}
-sweep: {params: {case: [rolls, crashes, cancelled]}}
+sweep: {params: {case: [rolls, crashes, cancelled, steps]}}
 megatron: {train_iters: 60, num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8,
   max_position_embeddings: 8, micro_batch_size: 1, global_batch_size: 1, mock_data: true, lr: 1e-3,
   lr_decay_style: constant, save_interval: 60, tokenizer_type: NullTokenizer, vocab_size: 8, eval_iters: 0}
@@ -40,7 +43,7 @@ stages:
 """
 TRAINING = """\
 # An iteration a second; SIGTERM makes it save and end in good order; the one that rolls, once the file "go" is there.
-# The one that is cancelled does not end by itself.
+# The one that is cancelled does not end by itself. The one in steps saves and ends after each ten iterations, quickly.
 tracker=checkpoints/latest_checkpointed_iteration.txt
 iteration=0
 [ ! -e $tracker ] || iteration=$(cat $tracker)
@@ -53,9 +56,10 @@ save() {
 }
 trap 'save; until [ "$1" != rolls -o -e go ]; do sleep 0.2; done; exit 0' TERM
 while [ "$1" = cancelled ] || [ "$iteration" -lt 60 ]; do
-  sleep 1
+  [ "$1" = steps ] || sleep 1
   iteration=$((iteration + 1))
   touch begun
+  if [ "$1" = steps ] && [ $((iteration % 10)) = 0 ]; then break; fi
   if [ "$1" = crashes ] && [ "$iteration" = 2 ]; then exit 9; fi
 done
 save
@@ -88,10 +92,10 @@ class Runs:
     def job(self, case: str) -> DrivenJob:
         return DrivenJob(self.spec, f"chained.{case}.pretrain")
 
-    def queue(self, case: str) -> dict[int, str]:
+    def queue(self, case: str, sweep: str = "chained") -> dict[int, str]:
         """Return attempt → state of the jobs in the queue."""
         rows = self.cluster.slurm("squeue", "-h", "-o", "%j|%T")
-        found = re.findall(rf"^chained\.{case}\.pretrain\.a(\d+)\.\w+\|(\w+)$", rows, re.MULTILINE)
+        found = re.findall(rf"^{sweep}\.{case}\.pretrain\.a(\d+)\.\w+\|(\w+)$", rows, re.MULTILINE)
         return {int(number): state for number, state in found}
 
     def log(self, case: str, attempt: int) -> str:
@@ -102,6 +106,12 @@ class Runs:
         """Return the names of the attempts' directories; withdrawn ones without their time."""
         folders = (self.sweep_dir / case / ".jobs" / "pretrain").iterdir()
         return sorted(path.name.rpartition(".")[0] or path.name for path in folders if path.is_dir())
+
+    def judged(self, case: str, sweep: str = "chained") -> list[tuple[str, int]]:
+        """Return outcome and iteration of the verdicts on the attempts."""
+        records = (self.place / sweep / case / ".jobs" / "pretrain").glob("[0-9]*/verdict.json")
+        verdicts = [json.loads(path.read_text()) for path in sorted(records)]
+        return [(verdict["outcome"], verdict["iteration"]) for verdict in verdicts]
 
     def submissions(self, prefix: str) -> list[str]:
         rows = self.cluster.slurm("sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-o", "JobName")
@@ -180,6 +190,92 @@ def test_cancelling_cancels_what_is_queued(runs: Runs) -> None:
     assert (runs.sweep_dir / "cancelled" / ".jobs" / "pretrain" / "verdict.json").exists()
 
 
+def test_no_attempt_runs_beside_another_one_if_one_between_them_is_cancelled(runs: Runs) -> None:
+    spec = runs.spec.replace("name: chained", "name: beside", 1)
+    job = DrivenJob(spec, "beside.cancelled.pretrain")
+    handle = job.submit()
+    try:
+        wait_until(
+            lambda: runs.queue("cancelled", "beside").get(1) == "RUNNING", 60, "the first attempt to run"
+        )
+        runs.cluster.slurm("scancel", str(int(handle["job_id"]) + 1))
+        wait_until(
+            lambda: 2 not in runs.queue("cancelled", "beside"), 30, "the second attempt to be cancelled"
+        )
+        for _ in range(20):
+            assert runs.queue("cancelled", "beside") == {1: "RUNNING", 3: "PENDING"}
+            time.sleep(0.5)
+        runs.cluster.slurm("scancel", handle["job_id"])
+        wait_until(
+            lambda: runs.queue("cancelled", "beside").get(3) == "RUNNING", 60, "the third attempt to run"
+        )
+    finally:
+        cancel_jobs([job.job])
+    wait_until(lambda: not runs.queue("cancelled", "beside"), 60, "all attempts to be cancelled")
+
+
+def test_attempts_that_ended_without_a_follower_are_judged_one_by_one(runs: Runs) -> None:
+    """Each saves ten iterations more, and none is watched until the last one of the queue has ended."""
+    job = DrivenJob(runs.spec.replace("chain: 3", "chain: 5"), "chained.steps.pretrain")
+    handle = job.submit()
+    wait_until(lambda: not runs.queue("steps"), 90, "all attempts to end")
+    assert runs.attempts("steps") == ["1", "2", "3", "4", "5"]
+    verdict = job.watch(handle)
+    assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 6)
+    wait_until(lambda: not runs.queue("steps"), 30, "the queue to be empty")
+    assert [name for name in runs.attempts("steps") if name.isdigit()] == ["1", "2", "3", "4", "5", "6"]
+    assert runs.judged("steps") == [
+        *(("rolled_over", iteration) for iteration in (10, 20, 30, 40, 50)),
+        ("finished", 60),
+    ]
+
+
+def test_the_chain_of_a_training_with_its_last_checkpoint_is_not_extended(runs: Runs) -> None:
+    """All attempts ended before any was watched: the last ones had nothing left to do."""
+    spec = runs.spec.replace("chain: 3", "chain: 8").replace("name: chained", "name: enough", 1)
+    job = DrivenJob(spec, "enough.steps.pretrain")
+    handle = job.submit()
+    wait_until(
+        lambda: "enough." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
+    )
+    verdict = job.watch(handle)
+    assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 6)
+    assert runs.judged("steps", "enough") == [
+        *(("rolled_over", iteration) for iteration in (10, 20, 30, 40, 50)),
+        ("finished", 60),
+    ]
+    names = [f"enough.steps.pretrain.a{number}" for number in range(1, 9)]
+    wait_until(lambda: runs.submissions("enough.") == names, 60, "one submission for each attempt")
+
+
+def test_an_attempt_behind_a_cancelled_one_is_judged_too(runs: Runs) -> None:
+    spec = runs.spec.replace("chain: 3", "chain: 8").replace("name: chained", "name: gap", 1)
+    job = DrivenJob(spec.replace("mem: 50M", "mem: 50M, options: [--begin=now+10]"), "gap.steps.pretrain")
+    handle = job.submit()
+    runs.cluster.slurm("scancel", str(int(handle["job_id"]) + 2))
+    wait_until(
+        lambda: "gap." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
+    )
+    verdict = job.watch(handle)
+    assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 7)
+    assert runs.judged("steps", "gap") == [
+        *(("rolled_over", iteration) for iteration in (10, 20, 20, 30, 40, 50)),
+        ("finished", 60),
+    ]
+
+
+def test_a_budget_does_not_fail_a_training_that_its_chain_has_finished(runs: Runs) -> None:
+    spec = runs.spec.replace("chain: 3", "chain: 6, rolled_over: 1").replace("name: chained", "name: few", 1)
+    job = DrivenJob(spec, "few.steps.pretrain")
+    handle = job.submit()
+    wait_until(
+        lambda: "few." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
+    )
+    verdict = job.watch(handle)
+    assert (verdict["outcome"], verdict["iteration"]) == ("finished", 60)
+    assert runs.judged("steps", "few") == [("rolled_over", 10), ("finished", 60)]
+
+
 @pytest.mark.trainer
 def test_a_training_continues_without_its_follower(runs: Runs) -> None:
     """Each attempt trains two iterations and exits with 0; the third has nothing left to do."""
@@ -197,6 +293,6 @@ def test_a_training_continues_without_its_follower(runs: Runs) -> None:
     assert iterations == [[1, 2], [3, 4], []]
     assert b"iteration 4 is the last one; this attempt does not run" in logs[2]
     verdict = job.watch(handle)
-    assert (verdict["outcome"], verdict["iteration"]) == ("finished", 4)
+    assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 4, 2)
     names = [f"trained.only.pretrain.a{number}" for number in (1, 2, 3)]
     wait_until(lambda: runs.submissions("trained.") == names, 60, "one submission for each attempt")

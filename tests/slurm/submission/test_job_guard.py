@@ -96,6 +96,14 @@ def job(tmp_path, shell):
     return Job(tmp_path, shell)
 
 
+def test_an_attempt_that_counts_as_ended_does_not_run(job):
+    job.record()
+    (job.attempt_dir / "verdict.json").touch()
+    status, out, err = job.run("echo work", restarts=1)
+    assert (status, out, job.exit) == (DUPLICATE_EXIT_CODE, "", None)
+    assert "this attempt counts as ended, by its verdict.json; job 7 does not run" in err
+
+
 @pytest.mark.parametrize("code", [0, 1, 16])
 def test_status_is_passed_on_and_recorded(job, code):
     job.record("7;cluster")

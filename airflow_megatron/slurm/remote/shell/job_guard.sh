@@ -102,6 +102,14 @@ am_file_value() { # PATH; prints its first line, which an earlier job wrote
   printf '%s' "$am_value"
 }
 
+# A job that Slurm did not show for a while (renamed by a user, a controller that had lost its state) or started again
+# counts as ended, and another attempt may run now.
+am_not_judged() {
+  if [ ! -e "$am_attempt_dir/$am_verdict_file" ]; then return; fi
+  echo "airflow-megatron: this attempt counts as ended, by its $am_verdict_file; job $am_job_id does not run" >&2
+  exit "$am_duplicate_status"
+}
+
 am_own_attempt() { # only one job may run an attempt; the same job may run again after a requeue
   for am_try in 1 2 3 4 5 6 7 8 9 10; do # the submitter records the id shortly after our start
     if [ -s "$am_attempt_dir/$am_job_id_file" ] || [ -d "$am_attempt_dir/$am_run_folder" ]; then break; fi
@@ -148,6 +156,7 @@ am_has_ended_well() {
   grep -qs '^{"exit_code": 0, "signal": null, ' "$am_attempt_dir/$am_run_folder/exit.$am_launch.json"
 }
 
+am_not_judged
 am_own_attempt
 if command -v flock >/dev/null; then am_alone; fi
 if am_has_ended_well; then
