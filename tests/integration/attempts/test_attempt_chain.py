@@ -235,9 +235,7 @@ def test_the_chain_of_a_training_with_its_last_checkpoint_is_not_extended(runs: 
     spec = runs.spec.replace("chain: 3", "chain: 8").replace("name: chained", "name: enough", 1)
     job = DrivenJob(spec, "enough.steps.pretrain")
     handle = job.submit()
-    wait_until(
-        lambda: "enough." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
-    )
+    wait_until(lambda: not runs.queue("steps", "enough"), 120, "all attempts to end")
     verdict = job.watch(handle)
     assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 6)
     assert runs.judged("steps", "enough") == [
@@ -253,9 +251,7 @@ def test_an_attempt_behind_a_cancelled_one_is_judged_too(runs: Runs) -> None:
     job = DrivenJob(spec.replace("mem: 50M", "mem: 50M, options: [--begin=now+10]"), "gap.steps.pretrain")
     handle = job.submit()
     runs.cluster.slurm("scancel", str(int(handle["job_id"]) + 2))
-    wait_until(
-        lambda: "gap." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
-    )
+    wait_until(lambda: not runs.queue("steps", "gap"), 120, "all attempts to end")
     verdict = job.watch(handle)
     assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 7)
     assert runs.judged("steps", "gap") == [
@@ -268,9 +264,7 @@ def test_a_budget_does_not_fail_a_training_that_its_chain_has_finished(runs: Run
     spec = runs.spec.replace("chain: 3", "chain: 6, rolled_over: 1").replace("name: chained", "name: few", 1)
     job = DrivenJob(spec, "few.steps.pretrain")
     handle = job.submit()
-    wait_until(
-        lambda: "few." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
-    )
+    wait_until(lambda: not runs.queue("steps", "few"), 120, "all attempts to end")
     verdict = job.watch(handle)
     assert (verdict["outcome"], verdict["iteration"]) == ("finished", 60)
     assert runs.judged("steps", "few") == [("rolled_over", 10), ("finished", 60)]
@@ -281,9 +275,7 @@ def test_a_training_continues_without_its_follower(runs: Runs) -> None:
     """Each attempt trains two iterations and exits with 0; the third has nothing left to do."""
     job = DrivenJob(TRAINED, "trained.only.pretrain")
     handle = job.submit()
-    wait_until(
-        lambda: "trained." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
-    )
+    wait_until(lambda: not runs.queue("only", "trained"), 120, "all attempts to end")
     logs = [
         (runs.place / "trained" / "only" / "logs" / f"pretrain-{number}.out").read_bytes()
         for number in (1, 2, 3)
