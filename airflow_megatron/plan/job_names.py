@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +36,9 @@ def job_called(jobs: Sequence[Job], name: str) -> Job:
     if alike:
         names = [job.name if short_name(job) == name else short_name(job) for job in alike[:_SHOWN]]
         more = " …" if len(alike) > _SHOWN else ""
+        which = "name it" if len(alike) == 1 else "name one of them"
         raise KeyError(
-            f"{name!r} is the stage of {len(alike)} jobs; name one of them: {', '.join(names)}{more}"
+            f"{name!r} is the stage of {counted(len(alike), 'job')}; {which}: {', '.join(names)}{more}"
         )
     known = [known for job in jobs for known in (short_name(job), job.name)]
     hint = did_you_mean(name, known) or "airflow-megatron plan SPEC --format names lists them"

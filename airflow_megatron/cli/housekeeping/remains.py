@@ -218,6 +218,6 @@ def _airflow_runs(sweep: str, points: Collection[str] | None, run: str) -> dict[
         reason = str(error).splitlines()[0]
         raise HousekeepingError(
             f"Airflow's database cannot be reached (AIRFLOW_HOME is {airflow_home()}): {reason}; run "
-            "this command where Airflow runs"
+            "this command where Airflow runs, or 'airflow db migrate' if this database is new"
         ) from None
     return {dag_id: runs for dag_id, runs in found.items() if runs}

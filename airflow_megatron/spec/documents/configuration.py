@@ -8,15 +8,18 @@ As in Airflow, an environment variable ``AIRFLOW__MEGATRON__<OPTION>`` overrides
 from __future__ import annotations
 
 import configparser
+import logging
 import os
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
 
 SECTION: Final = "megatron"
 SWEEP_SPECS_FOLDER: Final = "sweep_specs_folder"
@@ -24,6 +27,7 @@ CLUSTERS_FOLDER: Final = "clusters_folder"
 TEMPLATES_FOLDER: Final = "templates_folder"
 RESULTS_URL: Final = "results_url"
 RESULTS_STORE: Final = "results_store"
+OPTIONS: Final = (SWEEP_SPECS_FOLDER, CLUSTERS_FOLDER, TEMPLATES_FOLDER, RESULTS_URL, RESULTS_STORE)
 
 
 def airflow_home() -> Path:
@@ -74,13 +78,18 @@ def _values(path: Path, section: str, changed: int, size: int) -> Mapping[str, s
     parser = configparser.ConfigParser()
     try:
         parser.read_string(path.read_text(encoding="utf-8"), str(path))
-        return dict(parser.items(section)) if parser.has_section(section) else {}
+        values = dict(parser.items(section)) if parser.has_section(section) else {}
     except (configparser.Error, OSError, UnicodeDecodeError) as error:
         line = getattr(error, "lineno", None) or 0
         reason = str(error).splitlines()[0]
         raise SpecError(
             Problem(str(path), line, 0, f"Airflow's configuration cannot be read: {reason}", _hint(error))
         ) from None
+    if section == SECTION:
+        for option in values.keys() - {*OPTIONS, *parser.defaults()}:
+            near = did_you_mean(option, OPTIONS, limit=1) or f"its options: {', '.join(OPTIONS)}"
+            log.warning("%s: [%s] has no option %r (%s)", path, section, option, near)
+    return values
 
 
 def _hint(error: Exception) -> str:

@@ -4,9 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_megatron.get_provider_info import CONFIGURATION_OPTIONS
 from airflow_megatron.plan.sweep_cluster import sweep_clusters
 from airflow_megatron.spec.documents import project
-from airflow_megatron.spec.documents.configuration import airflow_home, configured, option_variable
+from airflow_megatron.spec.documents.configuration import (
+    OPTIONS,
+    airflow_home,
+    configured,
+    option_variable,
+)
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.shipped_files import FOLDERS, checkout, shipped
 from airflow_megatron.spec.model.cluster_profile import load_cluster
@@ -16,13 +22,7 @@ from airflow_megatron.spec.spec_files import load_sweep
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Airflow's home, without other settings in the environment."""
-    for option in (
-        "sweep_specs_folder",
-        "clusters_folder",
-        "templates_folder",
-        "results_url",
-        "results_store",
-    ):
+    for option in OPTIONS:
         monkeypatch.delenv(option_variable(option), raising=False)
     for name in (project.HOME_VARIABLE, project.SWEEP_SPECS_VARIABLE, "AIRFLOW_CONFIG"):
         monkeypatch.delenv(name, raising=False)
@@ -54,6 +54,20 @@ def test_the_environment_wins_over_the_file(option, folder, home: Path, monkeypa
     assert folder() == Path("/of/file")
     monkeypatch.setenv(option_variable(option), "/of/environment")
     assert folder() == Path("/of/environment")
+
+
+def test_an_unknown_option_is_named_once(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (home / "airflow.cfg").write_text("[megatron]\nsweep_spec_folder = /x\nowner = y\nresults_url = z\n")
+    for _ in range(2):
+        project.sweep_specs_dir()
+    assert sorted(caplog.messages) == [
+        f"{home}/airflow.cfg: [megatron] has no option 'owner' (its options: {', '.join(OPTIONS)})",
+        f"{home}/airflow.cfg: [megatron] has no option 'sweep_spec_folder' (did you mean 'sweep_specs_folder'?)",
+    ]
+
+
+def test_all_options_of_the_provider_are_known() -> None:
+    assert set(OPTIONS) == CONFIGURATION_OPTIONS.keys()
 
 
 @pytest.mark.parametrize("option", ["clusters_folder", "templates_folder"])
