@@ -6,7 +6,6 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -79,13 +78,13 @@ class SshServer:
         }
         configuration = self.place / "sshd_config"
         configuration.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-        self.process = subprocess.Popen(
-            [self.program, "-D", "-f", str(configuration), "-E", str(self.log)], start_new_session=True
-        )
+        words = [self.program, "-D", "-f", str(configuration), "-E", str(self.log)]
+        begin = self.log.stat().st_size if self.log.exists() else 0
         deadline = time.monotonic() + 60
-        while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return
+        while not (self.log.exists() and b"Server listening" in self.log.read_bytes()[begin:]):
+            # a process for a connection of the one before may hold the port for a moment
+            if self.process is None or self.process.poll() is not None:
+                self.process = subprocess.Popen(words, start_new_session=True)
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
 

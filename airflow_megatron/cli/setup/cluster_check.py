@@ -38,7 +38,7 @@ _CLOCK_S: Final = 60
 """Maximum difference of two clocks in seconds that has no effect."""
 _POLL_S: Final = 2.0
 _LOG_LINES: Final = 5
-_LEAST_KIB: Final = 16 * 1024
+_LEAST_KIB: Final = 1024
 """Free space without which not even a job's records and log can be written."""
 _FULL_PERCENT: Final = 95
 """Used part of a file system above which it may soon be full."""

@@ -18,7 +18,7 @@ from driven_job import DrivenJob
 from harsh_site import MOST_FILES, WINDOW_S, HarshSite
 from patience import patient, wait_until
 
-from airflow_megatron.cli.setup.cluster_check import OK, WARNING, check_cluster
+from airflow_megatron.cli.setup.cluster_check import FAILED, OK, WARNING, check_cluster
 from airflow_megatron.operators import slurm_watch
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
@@ -106,7 +106,7 @@ def test_a_chain(
         rows = checked(capsys)
         assert rows["accounting"]["state"] == WARNING
         assert "and 0 files on the file system" in rows["free"]["detail"]
-        assert rows["free"]["state"] == WARNING
+        assert rows["free"]["state"] == FAILED
         assert "100%" in rows["quota"]["detail"]
         assert watching.running()
         for path in harsh.runs.rglob("file*[0-9]"):
