@@ -432,7 +432,7 @@ def _log_line(line: dict[str, Any] | str) -> str:
 def _terminate_group(group: int) -> None:
     """Send SIGTERM to a process group, but not to its leader nor to the processes of the triggerer.
 
-    The triggerer stops its processes itself. If they end before that, it notices it 10 s later (Airflow 3.3).
+    The triggerer stops its processes itself. If they end before that, it always notices it 10 s later (Airflow 3.3).
     """
     spared = {group}
     with contextlib.suppress(psutil.NoSuchProcess):
