@@ -98,6 +98,16 @@ class Runs:
         found = re.findall(rf"^{sweep}\.{case}\.pretrain\.a(\d+)\.\w+\|(\w+)$", rows, re.MULTILINE)
         return {int(number): state for number, state in found}
 
+    def wait_for_ends(self, case: str, sweep: str) -> None:
+        """Wait until no attempt is in the queue."""
+        wait_until(lambda: not self.queue(case, sweep), 120, "all attempts to end")
+
+    def watched_late(self, job: DrivenJob) -> dict[str, Any]:
+        """Submit a job, watch it only after all its attempts have ended, and return the verdict."""
+        handle = job.submit()
+        self.wait_for_ends(job.job.point, job.job.sweep)
+        return job.watch(handle)
+
     def log(self, case: str, attempt: int) -> str:
         path = self.sweep_dir / case / "logs" / f"pretrain-{attempt}.out"
         return path.read_text() if path.exists() else ""
@@ -233,10 +243,7 @@ def test_attempts_that_ended_without_a_follower_are_judged_one_by_one(runs: Runs
 def test_the_chain_of_a_training_with_its_last_checkpoint_is_not_extended(runs: Runs) -> None:
     """All attempts ended before any was watched: the last ones had nothing left to do."""
     spec = runs.spec.replace("chain: 3", "chain: 8").replace("name: chained", "name: enough", 1)
-    job = DrivenJob(spec, "enough.steps.pretrain")
-    handle = job.submit()
-    wait_until(lambda: not runs.queue("steps", "enough"), 120, "all attempts to end")
-    verdict = job.watch(handle)
+    verdict = runs.watched_late(DrivenJob(spec, "enough.steps.pretrain"))
     assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 6)
     assert runs.judged("steps", "enough") == [
         *(("rolled_over", iteration) for iteration in (10, 20, 30, 40, 50)),
@@ -251,7 +258,7 @@ def test_an_attempt_behind_a_cancelled_one_is_judged_too(runs: Runs) -> None:
     job = DrivenJob(spec.replace("mem: 50M", "mem: 50M, options: [--begin=now+10]"), "gap.steps.pretrain")
     handle = job.submit()
     runs.cluster.slurm("scancel", str(int(handle["job_id"]) + 2))
-    wait_until(lambda: not runs.queue("steps", "gap"), 120, "all attempts to end")
+    runs.wait_for_ends("steps", "gap")
     verdict = job.watch(handle)
     assert (verdict["outcome"], verdict["iteration"], verdict["attempt"]) == ("finished", 60, 7)
     assert runs.judged("steps", "gap") == [
@@ -262,10 +269,7 @@ def test_an_attempt_behind_a_cancelled_one_is_judged_too(runs: Runs) -> None:
 
 def test_a_budget_does_not_fail_a_training_that_its_chain_has_finished(runs: Runs) -> None:
     spec = runs.spec.replace("chain: 3", "chain: 6, rolled_over: 1").replace("name: chained", "name: few", 1)
-    job = DrivenJob(spec, "few.steps.pretrain")
-    handle = job.submit()
-    wait_until(lambda: not runs.queue("steps", "few"), 120, "all attempts to end")
-    verdict = job.watch(handle)
+    verdict = runs.watched_late(DrivenJob(spec, "few.steps.pretrain"))
     assert (verdict["outcome"], verdict["iteration"]) == ("finished", 60)
     assert runs.judged("steps", "few") == [("rolled_over", 10), ("finished", 60)]
 
@@ -275,7 +279,7 @@ def test_a_training_continues_without_its_follower(runs: Runs) -> None:
     """Each attempt trains two iterations and exits with 0; the third has nothing left to do."""
     job = DrivenJob(TRAINED, "trained.only.pretrain")
     handle = job.submit()
-    wait_until(lambda: not runs.queue("only", "trained"), 120, "all attempts to end")
+    runs.wait_for_ends("only", "trained")
     logs = [
         (runs.place / "trained" / "only" / "logs" / f"pretrain-{number}.out").read_bytes()
         for number in (1, 2, 3)
