@@ -41,6 +41,8 @@ START_WORK_S = 180
 DAG_WORK_S = 120
 STILL_S = 120
 STOP_TIMEOUT_S = 30
+TRIGGERER_END_S = 5
+"""How long the triggerer may take to notice that its runner has ended; it looks each second."""
 TITLE_PAUSE_S = 0.1
 DATABASE_WAIT_S = 30
 """How long a statement waits for another process to release the database; sqlite3's default of 5 s is too short for a
@@ -430,19 +432,32 @@ def _log_line(line: dict[str, Any] | str) -> str:
 
 
 def _terminate_group(group: int) -> None:
-    """Send SIGTERM to a process group, but not to its leader nor to the processes of the triggerer.
+    """Send SIGTERM to a process group, but not to its leader, and to the triggerer only if it does not end by itself.
 
-    The triggerer stops its processes itself. If they end before that, it always notices it 10 s later (Airflow 3.3).
+    A triggerer that gets SIGTERM stops its runner. If the runner ends meanwhile, or closes its connections a moment
+    before its end, Airflow 3.3 notices that 10 s later. A triggerer whose runner has ended ends at once.
     """
-    spared = {group}
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for component in psutil.Process(group).children():
-            if "triggerer" in " ".join(component.cmdline()).split():
-                spared |= {process.pid for process in component.children(recursive=True)}
+    triggerers = _triggerers(group)
+    spared = {group, *(triggerer.pid for triggerer in triggerers)}
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError):
             if pid not in spared and os.getpgid(pid) == group:
                 os.kill(pid, signal.SIGTERM)
+    _, waiting = psutil.wait_procs(triggerers, TRIGGERER_END_S)
+    for triggerer in waiting:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            triggerer.terminate()
+
+
+def _triggerers(group: int) -> list[psutil.Process]:
+    """Return Airflow's triggerer among the components of a process group."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for component in psutil.Process(group).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "triggerer" in " ".join(component.cmdline()).split():
+                    found.append(component)
+    return found
 
 
 def _kill_group(group: int) -> None:

@@ -124,11 +124,11 @@ def local_services(airflow: LocalAirflow) -> Iterator[LocalAirflow]:
         }
         yield airflow
     finally:
-        _say("stopping Airflow")
-        airflow.stop()
-        if not was_up:
-            _say("stopping the Slurm cluster")
-            run_local_cluster("down", quiet=True)
+        _say("stopping Airflow" if was_up else "stopping Airflow and the Slurm cluster")
+        with ThreadPoolExecutor(1) as beside:
+            if not was_up:
+                beside.submit(run_local_cluster, "down", quiet=True)
+            airflow.stop()
 
 
 def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
