@@ -54,6 +54,15 @@ def test_numbers_that_no_database_holds_are_refused(values: str, shown: str) -> 
         assert problem.hint == "write a finite number, or text in quotes: 'inf'"
 
 
+def test_a_number_that_no_database_holds_is_counted_at_every_point() -> None:
+    axes = "sweep: {params: {z: [.nan, 1], y: [1, 2, 3]}}\n"
+    (problem,) = errors_of(
+        COMMAND.replace("point: only", 'point: "y{{ y }}_z{{ z }}"').replace("    VALUES\n", "") + axes
+    )
+    assert "stage run at point y1_znan: z is nan" in problem.message
+    assert problem.message.endswith("; the same at 2 more points")
+
+
 def test_one_value_that_several_stages_get_is_one_error() -> None:
     text = changed(("time: 6h}", "time: 6h, options: [--job-name=x]}"))
     (problem,) = errors_of(text)

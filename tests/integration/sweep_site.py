@@ -40,7 +40,6 @@ LINKED = ("Megatron-LM", "dags", "docker", "plugins")
 PATIENCE = {
     # most specs exist from the start; tests request the parsing of others
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
-    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "1",
     # a busy machine parses a DAG file for minutes
     "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": str(patient(120)),
     "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": str(patient(180)),

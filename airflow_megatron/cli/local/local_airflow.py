@@ -94,7 +94,6 @@ class LocalAirflow:
             "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__TRIGGERER__CAPACITY": "5000",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": str(self.spec_interval_s),
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             # a worker's slot becomes free one such interval after its task has ended; the default is 5 s
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",

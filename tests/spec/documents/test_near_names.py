@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from airflow_megatron.spec.documents.errors import did_you_mean, longer_names, near_names, suggestion
+import difflib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_megatron.spec.documents.errors import (
+    _close_matches,
+    did_you_mean,
+    longer_names,
+    near_names,
+    suggestion,
+)
 
 KNOWN = ("limit", "limits", "num_fewshot", 5)
 
@@ -36,3 +47,12 @@ def test_hints_for_near_names() -> None:
     assert did_you_mean("limt", KNOWN) == "did you mean 'limit' or 'limits'?"
     assert did_you_mean("batch", KNOWN) == suggestion([]) == ""
     assert suggestion(["a.b"]) == "did you mean a.b?"
+
+
+@given(
+    st.text("abcAB_-", max_size=12),
+    st.lists(st.text("abcAB_-", max_size=12), max_size=6),
+    st.sampled_from((0.6, 0.8, 0.85)),
+)
+def test_the_names_of_difflib_and_no_others(word: str, names: list[str], alike: float) -> None:
+    assert _close_matches(word, names, 3, alike) == difflib.get_close_matches(word, names, n=3, cutoff=alike)
