@@ -71,10 +71,10 @@ fast:
 	$(FAST) tests $(HALF:%=--ignore=%) --ignore=tests/integration --ignore=tests/trainer; rest=$$?; \
 	wait $$half; first=$$?; cat $(LOCAL)/fast.log; exit $$((first | rest))
 
-# most of these tests wait, so four workers share two cores; tests/work_groups.py defines their order and groups;
+# most of these tests wait, so five workers share two cores; tests/work_groups.py defines their order and groups;
 # a test that hangs fails after 25 minutes, and the others run
 integration:
-	$(BIN)/pytest --timeout 1500 -n 4 --dist loadfile --no-loadscope-reorder -m "(integration or trainer or slow) and not long"
+	$(BIN)/pytest --timeout 1500 -n 5 --dist loadfile --no-loadscope-reorder -m "(integration or trainer or slow) and not long"
 
 # whole sweeps with unmodified Megatron-LM, and large storms of faults: before a release, and each week
 soak: install browser
