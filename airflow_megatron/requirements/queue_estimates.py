@@ -76,11 +76,19 @@ def site_cost(jobs: Iterable[Job], billing: BillingSection) -> GpuHours:
     return total
 
 
-def longest_time(jobs: Sequence[Job], points: int, settings: SweepSettings) -> int:
+def longest_time(chain: int, points: int, settings: SweepSettings) -> int:
     """Return the seconds that a sweep's jobs run one after another: points in turns, one attempt each at its walltime.
 
-    :param jobs: all jobs of the sweep; those without a walltime do not count
-    :param points: the number of points that they belong to
+    :param chain: the longest time of the jobs of one point (:func:`longest_chain`)
+    :param points: the number of points
+    """
+    return chain * -(-points // max(min(points, settings.max_active_points), 1))
+
+
+def longest_chain(jobs: Sequence[Job]) -> int:
+    """Return the longest time in seconds that jobs run that wait for each other, one attempt each at its walltime.
+
+    :param jobs: those without a walltime do not count
     """
     by_name = {job.name: job for job in jobs}
     ends: dict[str, int] = {}
@@ -96,8 +104,7 @@ def longest_time(jobs: Sequence[Job], points: int, settings: SweepSettings) -> i
             start = max((ends.get(one, 0) for one in before), default=0)
             ends[name] = start + (by_name[name].slurm.time or 0)
             waiting.pop()
-    turns = -(-points // max(min(points, settings.max_active_points), 1))
-    return max(ends.values(), default=0) * turns
+    return max(ends.values(), default=0)
 
 
 def most_jobs_at_once(tree: Sequence[StageInstance], points: int, settings: SweepSettings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +15,10 @@ from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 from airflow_megatron.spec.model.cluster_profile import load_cluster
-from airflow_megatron.spec.model.schema import SiteRuleSection
+from airflow_megatron.spec.model.schema import SiteRuleSection, StorageSection
 from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.sweep import Sweep
 
@@ -58,11 +57,36 @@ def test_two_processes_print_what_one_does(text: str, warnings: int, cluster: Cl
     assert bool(check_sweep(load_sweep_text(text, "s.yaml"), cluster).warnings) is bool(warnings)
 
 
-def test_one_process_counts_the_jobs_of_all_points(cluster: ClusterProfile) -> None:
-    rule = SiteRuleSection(rule="3 jobs", source="https://site.example", read="2026-11", max_jobs=3)
+@pytest.mark.parametrize("limit", ["max_jobs", "max_running", "max_running_nodes"])
+def test_one_process_counts_the_jobs_of_all_points(limit: str, cluster: ClusterProfile) -> None:
+    rule = SiteRuleSection(rule="3 jobs", source="https://site.example", read="2026-11", **{limit: 3})
     split, alone = texts(load_sweep_text(MANY, "s.yaml"), cluster.model_copy(update={"rules": [rule]}))
     assert split is None
     assert b"site's rule: 3 jobs" in alone
+
+
+@pytest.mark.parametrize("only_warns", [True, False])
+def test_rules_about_the_run_root(only_warns: bool, cluster: ClusterProfile) -> None:
+    place = {"no_run_root": [str(Path(cluster.run_root).parent)], "advice": only_warns}
+    rule = SiteRuleSection(rule="not here", source="https://site.example", read="2026-11", **place)
+    strict = cluster.model_copy(update={"rules": [rule]})
+    sweep = load_sweep_text(MANY, "s.yaml")
+    if only_warns:
+        split, alone = texts(sweep, strict)
+        assert split == alone
+        assert b"site's rule: not here" in alone
+    else:
+        assert split_plan(sweep, strict, sweep.points) is None
+        with pytest.raises(SpecError, match="site's rule: not here"):
+            check_sweep(sweep, strict)
+
+
+def test_a_site_that_deletes_files(cluster: ClusterProfile) -> None:
+    storage = StorageSection(purge_after="1h")
+    text = MANY + "max_active_points: 2\nslurm: {time: 40m}\n"
+    split, alone = texts(load_sweep_text(text, "s.yaml"), cluster.model_copy(update={"storage": storage}))
+    assert split == alone
+    assert b"deletes files without access" in alone
 
 
 @pytest.mark.slow

@@ -60,9 +60,7 @@ def queue_rule_problems(
     :param points: the number of points that they belong to
     """
     warnings = []
-    for rule in cluster.rules:
-        if rule.max_jobs is None and rule.max_running is None and rule.max_running_nodes is None:
-            continue
+    for rule in filter(counts_jobs, cluster.rules):
         about = [job for job in jobs if _can_be_about(rule, job)]
         most = min(len(about), most_jobs_at_once(sweep.tree, points, sweep.settings))
         most = min(most, sweep.settings.max_jobs or most)
@@ -87,6 +85,11 @@ def queue_rule_problems(
         )
         for message, rule, hint in warnings
     ]
+
+
+def counts_jobs(rule: SiteRuleSection) -> bool:
+    """Return whether a rule limits how many jobs a user has in the queue, or how much of them runs."""
+    return any(limit is not None for limit in (rule.max_jobs, rule.max_running, rule.max_running_nodes))
 
 
 def run_root_problems(sweep: Sweep, cluster: ClusterProfile) -> tuple[list[Problem], list[Problem]]:
@@ -119,16 +122,16 @@ def refused_option_problems(cluster: ClusterProfile) -> list[Problem]:
     ]
 
 
-def purge_problems(sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile) -> list[Problem]:
+def purge_problems(sweep: Sweep, chain: int, points: int, cluster: ClusterProfile) -> list[Problem]:
     """Return a warning if the site can delete files of the sweep before the sweep ends.
 
-    :param jobs: all jobs of the sweep
-    :param points: the number of points that they belong to
+    :param chain: the longest time of the jobs of one point (:func:`.longest_chain`)
+    :param points: the number of points
     """
     storage = cluster.storage
     if storage is None or storage.purge_after is None:
         return []
-    kept, needed = parse_duration(storage.purge_after), longest_time(jobs, points, sweep.settings)
+    kept, needed = parse_duration(storage.purge_after), longest_time(chain, points, sweep.settings)
     if needed <= kept:
         return []
     origin = f" ({storage.source}, read {storage.read})" if storage.source else ""

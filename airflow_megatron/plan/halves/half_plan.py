@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import alike_findings
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.plan.submission_checks import asked_findings, own_findings
+from airflow_megatron.plan.submission_checks import asked_findings, longest_chain_of, own_findings
 from airflow_megatron.plan.sweep_plan import Plan, check_scripts, plan_sweep
 from airflow_megatron.requirements.queue_estimates import gpu_hours
 from airflow_megatron.requirements.training_arguments import JobArguments, training_arguments
@@ -44,12 +44,14 @@ class CheckedHalf:
     :param hours: GPU-hours of each job that has GPUs
     :param jobs: the number of jobs
     :param no_estimates: why there are no estimates
+    :param chain: the longest time of jobs that wait for each other, in seconds
     """
 
     findings: tuple[FindingsByRule, FindingsByRule]
     hours: tuple[GpuHours, ...]
     jobs: int
     no_estimates: str | None
+    chain: int
 
 
 def checked_half(
@@ -73,7 +75,10 @@ def checked_half(
     asked = alike_findings(asked_findings(plan.jobs, trainings, arguments))
     _refuse_errors(asked)
     hours = tuple(gpu_hours([job]) for job in plan.jobs[shared:] if job.slurm.gpus)
-    half = CheckedHalf((own, asked), hours, len(plan.jobs) - shared, estimates.unknown_gpu)
+    half = CheckedHalf(
+        *((own, asked), hours, len(plan.jobs) - shared, estimates.unknown_gpu),
+        longest_chain_of(plan.jobs, cluster),
+    )
     return half, Plan(
         plan.sweep, plan.cluster, plan.points, plan.jobs, estimates=estimates, several=plan.several
     )

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import reported
 from airflow_megatron.checks.sweeps.limits import budget_problems
+from airflow_megatron.checks.sweeps.site_rules import counts_jobs, purge_problems, run_root_problems
 from airflow_megatron.plan.halves.half_plan import CheckedHalf, NeedsOneProcessError, checked_half
 from airflow_megatron.plan.sweep_plan import PlanSummary, check_document, digest_of
 from airflow_megatron.requirements.queue_estimates import GpuHours
@@ -72,7 +73,7 @@ def split_plan(sweep: Sweep, cluster: ClusterProfile, points: Sequence[Point]) -
     """
     if not isinstance(sweep, NativeSweep) or cluster.signatures or len(points) < 2:
         return None
-    if any(rule.max_jobs for rule in cluster.rules):
+    if any(map(counts_jobs, cluster.rules)):
         return None
     with contextlib.ExitStack() as files:
         try:
@@ -117,7 +118,9 @@ def _merged_problems(
         for problem in reported(_merged(one, two).values(), sweep, cluster)
     ]
     errors, more = budget_problems(sweep, total, half.jobs + other.jobs, points, cluster)
-    return None if errors else ([*warnings, *more], total)
+    wrong, odd = run_root_problems(sweep, cluster)
+    purged = purge_problems(sweep, max(half.chain, other.chain), points, cluster)
+    return None if errors or wrong else ([*warnings, *more, *odd, *purged], total)
 
 
 def _merged(one: FindingsByRule, two: FindingsByRule) -> FindingsByRule:
