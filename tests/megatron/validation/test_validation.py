@@ -681,6 +681,57 @@ def test_what_only_earlier_releases_refuse(rule: str, params: dict[str, Any], la
         assert (rule in [problem.rule for problem in found]) is refuses
 
 
+@pytest.mark.parametrize(
+    ("params", "refuses"),
+    [
+        ({"recompute_granularity": "selective"}, True),
+        ({"recompute_granularity": "selective", "cuda_graph_scope": "attn"}, True),
+        (
+            {
+                "recompute_granularity": "selective",
+                "cuda_graph_scope": "attn",
+                "recompute_modules": ["layernorm"],
+            },
+            False,
+        ),
+        (
+            {
+                "recompute_granularity": "selective",
+                "cuda_graph_impl": "local",
+                "cuda_graph_scope": "attn",
+                "recompute_modules": ["layernorm"],
+            },
+            True,
+        ),
+        (
+            {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+            True,
+        ),
+        ({}, False),
+    ],
+)
+def test_recomputation_beside_graphs_in_core_0_15(params: dict[str, Any], refuses: bool) -> None:
+    machine = Machine.of(transformer_engine="2.8")
+    graphs = {"transformer_impl": "transformer_engine", "cuda_graph_impl": "transformer_engine"}
+    argv = to_argv(BASE | graphs | {"te_rng_tracker": True} | params, "core_v0.15.3")
+    found = [problem.rule for problem in check(argv, 8, "core_v0.15.3", machine=machine)]
+    assert found == ["cuda-graph.recomputation-outside-attention"] * refuses
+
+
+@pytest.mark.parametrize(
+    ("params", "refuses"),
+    [
+        ({}, True),
+        ({"train_iters": None, "train_samples": 6400}, False),
+        ({"train_iters": None, "train_samples": 6400, "pipeline_model_parallel_size": 2}, True),
+    ],
+)
+@pytest.mark.parametrize("release", ["core_v0.12.0", "core_v0.15.3"])
+def test_retrievers_before_core_0_16(release: str, params: dict[str, Any], refuses: bool) -> None:
+    argv = to_argv(BASE | {"retro_add_retriever": True} | params, release)
+    assert [problem.rule for problem in check(argv, 8, release)] == ["network.retrieval"] * refuses
+
+
 def test_a_line_brings_the_environment_of_its_job() -> None:
     split = {"argv": to_argv(BASE | {"tensor_model_parallel_size": 2}, "core_v0.16.1"), "world_size": 8}
     one = {"CUDA_DEVICE_MAX_CONNECTIONS": 1}

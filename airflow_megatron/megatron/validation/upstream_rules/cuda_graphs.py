@@ -113,6 +113,16 @@ def _recomputation_problem(s: Settings) -> bool:
     return bool(s.moe_input_jitter_eps is not None and "moe" in modules and (whole or "moe" in regions))
 
 
+def _recomputes_outside_attention(s: Settings) -> bool:
+    """Return whether core 0.15 can recompute beside its graphs."""
+    return (
+        s.recompute_granularity == "selective"
+        and s.cuda_graph_impl == "transformer_engine"
+        and s.cuda_graph_scope == "attn"
+        and not {"core_attn", "mla_up_proj"} & set(s.recompute_modules)
+    )
+
+
 def _offloading_problem(s: Settings) -> bool:
     """Upstream's checks of fine-grained activation offloading inside captured regions."""
     regions, modules = s.cuda_graph_regions, set(s.offload_modules or ())
@@ -259,6 +269,21 @@ CONFIGURATION: Topic = (
         "drop one of them",
         CONFIG,
         until=(0, 15),
+    ),
+    Rule(
+        "cuda-graph.recomputation-outside-attention",
+        lambda s: (
+            s.cuda_graph_impl != "none"
+            and s.recompute_granularity is not None
+            and not _recomputes_outside_attention(s)
+        ),
+        "CUDA graphs do not work with recomputed activations, except graphs of the attention beside selective "
+        "recomputation of other modules",
+        "drop one of them; or --cuda-graph-impl transformer_engine --cuda-graph-scope attn --recompute-granularity "
+        "selective, with --recompute-modules other than core_attn and mla_up_proj",
+        CONFIG,
+        since=(0, 15),
+        until=(0, 16),
     ),
     Rule(
         "cuda-graph.cpu-offloading",

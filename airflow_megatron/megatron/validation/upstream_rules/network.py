@@ -359,6 +359,16 @@ FEATURES: Topic = (
         until=(0, 14),
     ),
     Rule(
+        "network.retrieval",
+        lambda s: (
+            s.retro_add_retriever
+            and (s.train_samples is None or s.sequence_parallel or s.pipeline_model_parallel_size > 1)
+        ),
+        "--retro-add-retriever needs --train-samples, and works neither with sequence nor with pipeline parallelism",
+        "drop it; pretrain_gpt.py builds no retriever",
+        until=(0, 16),
+    ),
+    Rule(
         "network.latent-attention-groups",
         lambda s: s.multi_latent_attention and s.group_query_attention,
         "--multi-latent-attention and --group-query-attention exclude each other",
