@@ -147,6 +147,16 @@ def test_a_branch_with_a_larger_padding_of_the_vocabulary(branch: str, hint: str
     assert problem.line == line_of(text, f"megatron: {{train_iters: 300, lr_decay_iters: 300, {branch}")
 
 
+def test_a_branch_with_a_smaller_padding_of_the_vocabulary() -> None:
+    trunk = ("lr_decay_iters: 360,", "lr_decay_iters: 360, make_vocab_size_divisible_by: 256,")
+    (problem,) = checked(upstream("core_v0.16.1", trunk, ("megatron_lm", "megatron_core")), CLUSTER).warnings
+    assert (
+        "its vocabulary is padded to 128 tokens, and that of the checkpoint of pretrain that it loads to 256: the"
+        " last ones are left out, and the loss changes"
+    ) in problem.message
+    assert problem.hint == "make_vocab_size_divisible_by: 256"
+
+
 DIVIDED = ("lr_decay_iters: 300,", "lr_decay_iters: 300, use_distributed_optimizer: true,")
 
 

@@ -193,14 +193,20 @@ def _changed_padding(
     """Yield a warning if the vocabulary is padded to another size than in the checkpoint.
 
     The format ``torch_dist`` loads another shape, and embeddings that the checkpoint lacks are not trained. Tried
-    with the trainer megatron_core: without dropout, a loss of 4.60 becomes 5.29 with 256 instead of 128 tokens; with
-    another tensor-parallel size and the same padding, the loss is the same.
+    with the trainer megatron_core: without dropout, a loss of 4.60 becomes 5.29 with 256 instead of 128 tokens, and
+    one of 3.10 becomes 3.02 with 384 instead of 1,024; with another tensor-parallel size and the same padding, the
+    loss is the same.
     """
     if job.script or now.value("use_checkpoint_args") or before.value("ckpt_format") != "torch_dist":
         return
     ours, theirs = _padded(now), _padded(before)
-    if not ours or not theirs or ours <= theirs:
+    if not ours or not theirs or ours == theirs:
         return
+    effect = (
+        "the further ones are not trained, and the loss jumps"
+        if ours > theirs
+        else "the last ones are left out, and the loss changes"
+    )
     divisible, parallel = before.count("make_vocab_size_divisible_by") or 128, _PARALLEL
     total = divisible * (before.count(parallel) or 1)
     size = now.count(parallel) or 1
@@ -211,7 +217,7 @@ def _changed_padding(
         place
         or (parallel if now.value(parallel) != before.value(parallel) else "make_vocab_size_divisible_by",),
         f"its vocabulary is padded to {ours} tokens, and that of the checkpoint of {source} that it loads to {theirs}:"
-        " the further ones are not trained, and the loss jumps",
+        f" {effect}",
         hint,
         warning=True,
     )
