@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer.atomic_output import write_json
-from megatron_core_trainer.evaluation import environment_report
+from megatron_core_trainer.evaluation import environment_report, task_templates
 from megatron_core_trainer.evaluation.evaluation_models import EvaluationError, load_model, model_arguments
 from megatron_core_trainer.evaluation.evaluation_requests import directory_of, merged_results, parse_requests
 
@@ -133,6 +133,7 @@ def _run(
     # The harness would record the git commit of the working directory, which belongs to another project.
     evaluator.get_git_commit_hash = lambda: None
     environment_report.collect_in_process()
+    task_templates.compile_once()
     # Reading the thousands of task files of the harness takes seconds, so do it only for a task that needs them.
     manager = TaskManager(
         include_path=[str(directory) for directory in directories] or None, include_defaults=not names <= own

@@ -245,6 +245,20 @@ def test_packages_are_reported_as_pip_lists_them(trainer: Trainer) -> None:
     subprocess.run([trainer.python, "-c", program], check=True, cwd=SCRIPTS, timeout=TIMEOUT_S)
 
 
+def test_templates_of_tasks_are_compiled_once(trainer: Trainer) -> None:
+    program = (
+        "from lm_eval import utils\n"
+        "from megatron_core_trainer.evaluation import task_templates\n"
+        "compiled, compile = [], utils.env.compile\n"
+        "utils.env.compile = lambda source, *rest: compiled.append(source) or compile(source, *rest)\n"
+        "task_templates.compile_once()\n"
+        "texts = [utils.apply_template(text, {'n': n}) for text in ('a {{ n }}', 'b {{ n }}') for n in (1, 2)]\n"
+        "assert texts == ['a 1', 'a 2', 'b 1', 'b 2'], texts\n"
+        "assert compiled == ['a {{ n }}', 'b {{ n }}'], compiled\n"
+    )
+    subprocess.run([trainer.python, "-c", program], check=True, cwd=SCRIPTS, timeout=TIMEOUT_S)
+
+
 def test_evaluation_refuses_what_is_missing(
     trainer: Trainer, converted: tuple[Outcome, Path], data: Data, tmp_path: Path
 ) -> None:
