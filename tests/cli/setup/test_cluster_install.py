@@ -161,6 +161,22 @@ class TestPrograms:
         assert not cluster.programs.exists()
         assert [*Path(f"{cluster.programs}.versions").iterdir()] == []
 
+    def test_a_full_disk_is_one_line(self, cluster: Cluster, tmp_path: Path) -> None:
+        tar = tmp_path / "bin" / "tar"
+        tar.parent.mkdir()
+        tar.write_text(
+            "#!/bin/sh\nfor n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do\n"
+            '  echo "tar: $n.py: Cannot write: No space left on device" >&2\ndone\nexit 2\n'
+        )
+        tar.chmod(0o755)
+        with pytest.raises(InstallationError) as error:
+            here().call(
+                *("am_put_programs", str(cluster.programs), "d1", f"{'0' * 64}  x", "bm8gdGFy"),
+                variables={"PATH": f"{tar.parent}:{os.environ['PATH']}"},
+            )
+        reason = "tar: 1.py: Cannot write: No space left on device"
+        assert str(error.value) == f"{cluster.programs} cannot be written: {reason}"
+
 
 def here() -> LoginNode:
     """Return a login node that is this machine."""

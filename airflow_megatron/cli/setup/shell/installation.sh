@@ -7,6 +7,10 @@ am_failed() {
   printf 'failed %s\n' "$(printf '%s\n' "$*" | tail -n 12)"
 }
 
+am_unwritable() { # PATH OUTPUT: of a program that failed; after its first line, tar names the same reason for each file
+  am_failed "$1 cannot be written: $(printf '%s\n' "$2" | head -n 1)"
+}
+
 am_is_ours() { # PATH: whether it does not exist, or is a link that these functions have created
   if [ -h "$1" ]; then
     case $(readlink "$1") in "$(basename "$1").versions/"*) return 0 ;; esac
@@ -53,7 +57,7 @@ am_put_programs() { # PATH DIGEST MANIFEST BASE64 (of a tar.gz)
     mkdir -p "$am_draft" && printf '%s' "$4" | base64 -d | tar -xzf - -C "$am_draft"
   ) || ! am_matches "$am_draft" "$3"; then
     rm -rf "$am_draft"
-    am_failed "$1 cannot be written: $am_why"
+    am_unwritable "$1" "$am_why"
     return
   fi
   if am_why=$(am_turn_to "$1" "$2.$$" 2>&1); then echo made; else am_failed "$1 cannot be put in place: $am_why"; fi
@@ -114,7 +118,7 @@ am_unpack_checkout() { # DIR COMMIT ARCHIVE
     mkdir -p "$am_draft" && tar -xzf "$3" -C "$am_draft"
   ); then
     rm -rf "$am_draft"
-    am_failed "$1 cannot be written: $am_why"
+    am_unwritable "$1" "$am_why"
   elif [ -e "$1" ] || ! mv -T "$am_draft" "$1"; then
     rm -rf "$am_draft"
     am_failed "$1 was created by another process in the meantime; run the command again"
@@ -149,7 +153,7 @@ am_append() { # FILE OFFSET BASE64: appends to FILE.part and prints its new size
     am_there=$(stat -c %s "$1.part" 2>/dev/null) || am_there=0
     if [ "$am_there" = "$2" ]; then printf '%s' "$3" | base64 -d >>"$1.part"; fi
   ) || {
-    am_failed "$1 cannot be written: $am_why"
+    am_unwritable "$1" "$am_why"
     return
   }
   stat -c %s "$1.part"
