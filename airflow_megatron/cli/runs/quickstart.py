@@ -89,6 +89,7 @@ def run_ui() -> int:
             _say(
                 "Put a spec into sweep_specs/; its DAGs appear within half a minute. Ctrl-C stops everything."
             )
+            airflow.build_task_routes()
             while True:
                 airflow.expect_alive()
                 time.sleep(LOOK_PAUSE_S)
@@ -140,6 +141,7 @@ def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
         f"started the sweep: {counted(len(plan.points), 'point')}, {counted(len(plan.jobs), 'job')} "
         f"({dag_id}, run {run_id})"
     )
+    airflow.build_task_routes()
     with looks_at(plan) as look:
         progress = _Progress(look)
         next_look = 0.0

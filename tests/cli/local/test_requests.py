@@ -54,3 +54,22 @@ def test_a_request_is_repeated_while_the_database_is_locked(
     with pytest.raises(LocalAirflowError, match="Internal Server Error"):
         LocalAirflow(tmp_path).trigger("dag")
     assert not answers
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_routes_of_tasks_are_asked_for(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(url: str, **options: Any) -> httpx.Response:
+        asked.append(url)
+        if fails:
+            raise httpx.ReadTimeout("timed out")
+        return httpx.Response(200)
+
+    monkeypatch.setattr(httpx, "get", answer)
+    airflow = LocalAirflow(tmp_path)
+    airflow.port = 8080
+    airflow.build_task_routes()
+    assert asked == ["http://localhost:8080/execution/health"]
