@@ -16,6 +16,7 @@ from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.checks.sweeps.secrets import secret_findings
 from airflow_megatron.checks.sweeps.shell_texts import shell_text_findings
 from airflow_megatron.checks.sweeps.site_rules import (
+    chain_before_purge,
     purge_problems,
     queue_rule_problems,
     run_root_problems,
@@ -37,7 +38,7 @@ from airflow_megatron.checks.trainings.stages import stage_findings
 from airflow_megatron.checks.trainings.trainer import trainer_findings
 from airflow_megatron.checks.trainings.validation_samples import validation_sample_findings
 from airflow_megatron.checks.trainings.work import work_findings
-from airflow_megatron.requirements.queue_estimates import gpu_hours, longest_chain
+from airflow_megatron.requirements.queue_estimates import gpu_hours
 from airflow_megatron.requirements.training_arguments import training_arguments
 from airflow_megatron.spec.native.sweep import NativeSweep
 
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from airflow_megatron.requirements.training_arguments import JobArguments, TrainingArguments
     from airflow_megatron.requirements.training_estimates import JobEstimate
     from airflow_megatron.spec.documents.errors import Problem
-    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
 
@@ -77,13 +77,8 @@ def check_jobs(
     of_all = budget_problems(sweep, gpu_hours(jobs), len(jobs), points, cluster)
     placed = run_root_problems(sweep, cluster)
     queued = queue_rule_problems(sweep, jobs, points, cluster)
-    purged = purge_problems(sweep, longest_chain_of(jobs, cluster), points, cluster)
+    purged = purge_problems(sweep, chain_before_purge(jobs, cluster), points, cluster)
     return errors + of_all[0] + placed[0], warnings + of_all[1] + placed[1] + queued + purged
-
-
-def longest_chain_of(jobs: Sequence[Job], cluster: ClusterProfile) -> int:
-    """Return :func:`.longest_chain` for :func:`.purge_problems`; 0 for a cluster that deletes no files."""
-    return longest_chain(jobs) if cluster.storage is not None and cluster.storage.purge_after else 0
 
 
 def own_findings(

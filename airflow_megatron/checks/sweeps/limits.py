@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +13,7 @@ from airflow_megatron.spec.documents.quantities import counted, parse_duration, 
 from airflow_megatron.spec.model.schema import SweepSpecSection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_megatron.requirements.queue_estimates import GpuHours
     from airflow_megatron.spec.documents.errors import Problem
@@ -62,12 +61,9 @@ _ALWAYS_FINITE: Final = frozenset((str, int, bool, type(None)))
 
 def number_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
     """Yield the values of jobs that no XCom can hold: Airflow refuses infinite numbers and NaN."""
-    finite: Collection[Any] = ()  # values of the job before, which shares most of them, in the same order
     for job in jobs:
-        changes, values = job.restart.after_rollback, job.params.values()
-        others = [value for value, same in itertools.zip_longest(values, finite) if value is not same]
-        finite = () if _not_finite(others) else values
-        if not changes and finite:
+        changes = job.restart.after_rollback
+        if not changes and not _not_finite(job.params.values()):
             continue
         given: list[tuple[tuple[str, ...], Any]] = [((name,), value) for name, value in job.params.items()]
         given += [(("restart", "after_rollback", name), value) for name, value in changes.items()]

@@ -6,7 +6,7 @@ import posixpath
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
-from airflow_megatron.requirements.queue_estimates import longest_time, most_jobs_at_once
+from airflow_megatron.requirements.queue_estimates import longest_chain, longest_time, most_jobs_at_once
 from airflow_megatron.slurm.submission.sbatch_options import (
     directive_options,
     read_options,
@@ -122,10 +122,15 @@ def refused_option_problems(cluster: ClusterProfile) -> list[Problem]:
     ]
 
 
+def chain_before_purge(jobs: Sequence[Job], cluster: ClusterProfile) -> int:
+    """Return :func:`.longest_chain` for :func:`purge_problems`; 0 without work for a site that deletes no files."""
+    return longest_chain(jobs) if cluster.storage is not None and cluster.storage.purge_after else 0
+
+
 def purge_problems(sweep: Sweep, chain: int, points: int, cluster: ClusterProfile) -> list[Problem]:
     """Return a warning if the site can delete files of the sweep before the sweep ends.
 
-    :param chain: the longest time of the jobs of one point (:func:`.longest_chain`)
+    :param chain: the longest time of the jobs of one point (:func:`chain_before_purge`)
     :param points: the number of points
     """
     storage = cluster.storage

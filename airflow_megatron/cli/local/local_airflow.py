@@ -268,12 +268,7 @@ class LocalAirflow:
     def _components(self) -> set[str]:
         """Return the components that run."""
         assert self._process is not None
-        words = set[str]()
-        for child in psutil.Process(self._process.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # also if it has ended and nothing waits for it
-                # the api server calls itself api_server
-                words |= set(" ".join(child.cmdline()).replace("_", "-").split())
-        return words.intersection(COMPONENTS)
+        return set(_processes_of_components(self._process.pid))
 
     def stop(self) -> None:
         """Stop everything that :meth:`start` started."""
@@ -441,7 +436,9 @@ def _terminate_group(group: int) -> None:
     A triggerer that gets SIGTERM stops its runner. If the runner ends meanwhile, or closes its connections a moment
     before its end, Airflow 3.3 notices that 10 s later. A triggerer whose runner has ended ends at once.
     """
-    triggerers = _triggerers(group)
+    triggerers = []
+    with contextlib.suppress(psutil.NoSuchProcess, KeyError):
+        triggerers.append(_processes_of_components(group)["triggerer"])
     spared = {group, *(triggerer.pid for triggerer in triggerers)}
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError):
@@ -453,14 +450,18 @@ def _terminate_group(group: int) -> None:
             triggerer.terminate()
 
 
-def _triggerers(group: int) -> list[psutil.Process]:
-    """Return Airflow's triggerer among the components of a process group."""
-    found = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for component in psutil.Process(group).children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if "triggerer" in " ".join(component.cmdline()).split():
-                    found.append(component)
+def _processes_of_components(parent: int) -> dict[str, psutil.Process]:
+    """Return the components that run, by name.
+
+    :param parent: the process that has started them
+    :raises psutil.NoSuchProcess: if it has ended
+    """
+    found: dict[str, psutil.Process] = {}
+    for child in psutil.Process(parent).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # also if it has ended and nothing waits for it
+            # the api server calls itself api_server
+            words = " ".join(child.cmdline()).replace("_", "-").split()
+            found |= {name: child for name in COMPONENTS if name in words}
     return found
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import alike_findings
+from airflow_megatron.checks.sweeps.site_rules import chain_before_purge
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.plan.submission_checks import asked_findings, longest_chain_of, own_findings
+from airflow_megatron.plan.submission_checks import asked_findings, own_findings
 from airflow_megatron.plan.sweep_plan import Plan, check_scripts, plan_sweep
 from airflow_megatron.requirements.queue_estimates import gpu_hours
 from airflow_megatron.requirements.training_arguments import JobArguments, training_arguments
@@ -75,10 +76,8 @@ def checked_half(
     asked = alike_findings(asked_findings(plan.jobs, trainings, arguments))
     _refuse_errors(asked)
     hours = tuple(gpu_hours([job]) for job in plan.jobs[shared:] if job.slurm.gpus)
-    half = CheckedHalf(
-        *((own, asked), hours, len(plan.jobs) - shared, estimates.unknown_gpu),
-        longest_chain_of(plan.jobs, cluster),
-    )
+    chain = chain_before_purge(plan.jobs, cluster)
+    half = CheckedHalf((own, asked), hours, len(plan.jobs) - shared, estimates.unknown_gpu, chain)
     return half, Plan(
         plan.sweep, plan.cluster, plan.points, plan.jobs, estimates=estimates, several=plan.several
     )
