@@ -2,8 +2,9 @@
 
 A worker of the LocalExecutor, and the dag processor, fork a process for each task and for each parsing of a file. A
 child inherits the imported modules of its parent; otherwise each child imports the same modules again. The scheduler
-forks the workers itself, or has a fork server do it (the default from Python 3.14), which then imports the modules. A
-disadvantage is that a changed package is used only after a restart of Airflow, as in the triggerer.
+forks the workers itself, or has a fork server do it (the default from Python 3.14), which then imports the modules. The
+triggerer forks one process, which runs all triggers; it would import the modules while the first triggers wait. A
+disadvantage is that a changed package is used only after a restart of Airflow, which the triggerer needs anyhow.
 """
 
 from __future__ import annotations
@@ -28,8 +29,18 @@ OF_TASKS: Final = (
 """Modules that each task of a sweep imports, with their dependencies."""
 OF_READERS: Final = ("airflow_megatron.dag_factory.building", "airflow_megatron.dag_factory.spec_folder")
 """Modules that each parsing of ``dags/sweeps.py`` imports."""
+OF_TRIGGERS: Final = (
+    "airflow_megatron.triggers.slurm_job",
+    "airflow_megatron.triggers.point_runs",
+    "airflow_megatron.hooks.asyncssh_transport",
+)
+"""Modules that the triggers of a sweep import, with their dependencies."""
 
-_COMPONENTS: Final = {"SchedulerJob": "scheduler", "DagProcessorJob": "dag-processor"}
+_COMPONENTS: Final = {
+    "SchedulerJob": "scheduler",
+    "DagProcessorJob": "dag-processor",
+    "TriggererJob": "triggerer",
+}
 
 
 def preload(component: str) -> None:
@@ -40,6 +51,8 @@ def preload(component: str) -> None:
     modules: tuple[str, ...] = ()
     if component == "dag-processor":
         modules = OF_READERS
+    elif component == "triggerer":
+        modules = OF_TRIGGERS
     elif component == "scheduler" and _has_local_executor():
         match multiprocessing.get_start_method():
             case "fork":

@@ -46,7 +46,9 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("scheduler", "CeleryExecutor, airflow.executors.local_executor.LocalExecutor", preloading.OF_TASKS),
         ("scheduler", "CeleryExecutor", ()),
         ("dag-processor", "CeleryExecutor", preloading.OF_READERS),
-        ("triggerer", "LocalExecutor", ()),
+        ("triggerer", "LocalExecutor", preloading.OF_TRIGGERS),
+        ("triggerer", "CeleryExecutor", preloading.OF_TRIGGERS),
+        ("api-server", "LocalExecutor", ()),
         ("", "LocalExecutor", ()),
     ],
 )
@@ -77,7 +79,7 @@ def test_the_fork_server_of_a_scheduler_imports_what_its_workers_need(
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "forkserver")
     monkeypatch.setattr(multiprocessing, "set_forkserver_preload", preloaded.extend)
     monkeypatch.setenv("AIRFLOW__CORE__MP_FORKSERVER_PRELOAD", "airflow, mine")
-    preloading.preload("triggerer")
+    preloading.preload("api-server")
     assert preloaded == []
     preloading.preload("scheduler")
     assert preloaded == ["__main__", "airflow", "mine", *preloading.OF_TASKS]
@@ -104,7 +106,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("component", "status"), [("scheduler", 0), ("triggerer", 1)])
+@pytest.mark.parametrize(("component", "status"), [("scheduler", 0), ("api-server", 1)])
 def test_workers_of_a_fork_server_have_the_modules(tmp_path: Path, component: str, status: int) -> None:
     program = tmp_path / "program.py"
     program.write_text(FORK_SERVER)
