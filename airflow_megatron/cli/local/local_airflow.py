@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ STILL_S = 120
 STOP_TIMEOUT_S = 30
 TRIGGERER_END_S = 5
 """How long the triggerer may take to notice that its runner has ended; it looks each second."""
+REQUEST_TIMEOUT_S = 60
 TITLE_PAUSE_S = 0.1
 DATABASE_WAIT_S = 30
 """How long a statement waits for another process to release the database; sqlite3's default of 5 s is too short for a
@@ -109,6 +111,7 @@ class LocalAirflow:
             # tasks find the programs of this environment
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
             "PYTHONWARNINGS": "ignore",
+            **_without_proxy(),
         }
         if self.port:
             fixed |= {
@@ -274,6 +277,8 @@ class LocalAirflow:
         """Stop everything that :meth:`start` started."""
         while self._reserved:
             self._reserved.pop().close()
+        if client := vars(self).pop("_client", None):
+            client.close()
         if self._process is not None:
             self._stop_processes(self._process)
             self._process = None
@@ -332,7 +337,7 @@ class LocalAirflow:
     def build_task_routes(self) -> None:
         """Let the API server build the routes of tasks now; otherwise the first task waits 3 s for them."""
         with contextlib.suppress(httpx.HTTPError):
-            httpx.get(f"{self.address}/execution/health", timeout=60)
+            self._client.get(f"{self.address}/execution/health")
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Return the state of a run."""
@@ -370,6 +375,11 @@ class LocalAirflow:
         if answer.status_code >= 300:
             raise LocalAirflowError(f"Airflow did not clear {task_ids}: {answer.text}")
 
+    @cached_property
+    def _client(self) -> httpx.Client:
+        """Sender of all requests; a new one for each would read the certificates of the web each time, for 20 ms."""
+        return httpx.Client(timeout=REQUEST_TIMEOUT_S, trust_env=False)  # no proxy
+
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send a request; repeat it if Airflow is too busy to answer, or another process locks its database."""
         for attempt in range(5):
@@ -377,14 +387,13 @@ class LocalAirflow:
                 if not self._token:
                     user, password = self.credentials()
                     login = {"username": user, "password": password}
-                    answer = httpx.post(f"{self.address}/auth/token", json=login, timeout=60)
+                    answer = self._client.post(f"{self.address}/auth/token", json=login)
                     answer.raise_for_status()
                     self._token = answer.json()["access_token"]
-                answer = httpx.request(
+                answer = self._client.request(
                     method,
                     f"{self.address}/api/v2{path}",
                     headers={"Authorization": f"Bearer {self._token}"},
-                    timeout=60,
                     **options,
                 )
             except httpx.TransportError:
@@ -402,7 +411,7 @@ class LocalAirflow:
 
     def _healthy(self) -> bool:
         try:
-            answer = httpx.get(f"{self.address}/api/v2/monitor/health", timeout=5)
+            answer = self._client.get(f"{self.address}/api/v2/monitor/health", timeout=5)
             parts = answer.json() if answer.status_code == 200 else {}
         except (httpx.HTTPError, ValueError):
             return False
@@ -419,6 +428,14 @@ class LocalAirflow:
         """Return the last lines of the log, or of one component in it."""
         lines = self.log_file.read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if component in line][-25:])
+
+
+def _without_proxy() -> dict[str, str]:
+    """Return the variables with which Airflow's processes, which send requests to each other, use no proxy for them."""
+    exceptions = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if exceptions != "*":
+        exceptions = ",".join([*filter(None, [exceptions]), "localhost", LOOPBACK])
+    return {"no_proxy": exceptions, "NO_PROXY": exceptions}
 
 
 def _log_line(line: dict[str, Any] | str) -> str:
