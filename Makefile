@@ -36,7 +36,10 @@ quickstart: install
 ui: install
 	@$(BIN)/airflow-megatron ui
 
-test: install browser check fast integration
+# the type checker uses one core while the fast tests start
+test: install browser
+	@$(MAKE) --jobs 2 --output-sync=target check fast
+	@$(MAKE) integration
 
 browser: install
 	@$(BIN)/python docker/local_cluster install --browser || echo "without Chromium the tests of pages are skipped"

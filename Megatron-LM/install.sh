@@ -54,11 +54,14 @@ fi
 echo "installing torch, megatron-core, transformers and lm-evaluation-harness (some minutes the first time)"
 rm -f "$stamp"
 # torch has many builds with different libraries, so it is not in the lock file: the caller's index selects the build
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$torch" "$@"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement "$lock"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$torch" "$@"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes \
+    --requirement "$lock"
 # Python imports this module when it starts
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 cp "$here/numpy_product.py" "$here/numpy_product.pth" "$site/"
+# pip compiles with one process; some files of torch are templates, which cannot be compiled
+"$venv/bin/python" -m compileall -q -j 4 "$site" >/dev/null 2>&1 || true
 if ! found=$("$venv/bin/python" -W ignore -c 'import torch, megatron.core, megatron.core.datasets.helpers_cpp
 print("torch", torch.__version__, "megatron-core", megatron.core.__version__)' 2>&1); then
     printf 'install.sh: the environment is incomplete; delete %s and run again:\n%s\n' "$venv" "$found" >&2

@@ -47,8 +47,10 @@ airflow_environment() {
   rm -f "$venv/.installed"
   [ -x "$venv/bin/python" ] || "$python" -m venv --clear "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$root/requirements.lock"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes \
+    -r "$root/requirements.lock"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --editable "$root"
+  "$venv/bin/python" -m compileall -q -j 2 "$venv/lib" >/dev/null 2>&1 || true # pip compiles with one process
   printf '%s\n' "$stamp" >"$venv/.installed"
 }
 

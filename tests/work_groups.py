@@ -45,6 +45,12 @@ TOGETHER: Final[dict[str, tuple[str, ...]]] = {
     ),
     "trainings": ("trainer/training/", "trainer/checkpoints/"),
     "trainer": ("tests/trainer/",),
+    # each takes one to three minutes, so none of them may be the last one
+    "page": ("ui/live/",),
+    "protocol": ("jobs/test_slurm_protocol",),
+    "isolation": ("dag_factory/test_isolation",),
+    "iterations": ("studies/iterations/",),
+    "local cluster": ("jobs/test_local_cluster",),
 }
 """Name of a group → parts of the paths of its files, in the order in which groups start."""
 _RANKS: Final = {group: rank for rank, group in enumerate(TOGETHER)}
