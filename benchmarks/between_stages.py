@@ -120,7 +120,7 @@ class Watched:
         while not self._done.wait(SAMPLE_S):
             with suppress(psutil.NoSuchProcess, StopIteration):
                 scheduler = scheduler or next(
-                    child for child in self.root.children() if "scheduler" in child.cmdline()[-1:]
+                    child for child in self.root.children() if " ".join(child.cmdline()).endswith("scheduler")
                 )
                 workers = set(scheduler.children())
                 for child in scheduler.children(recursive=True):

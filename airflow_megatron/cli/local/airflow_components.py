@@ -1,51 +1,86 @@
 """Run the components of the local Airflow: ``python -m airflow_megatron.cli.local.airflow_components``.
 
-``airflow standalone`` starts the same commands, but before that it imports Airflow and compares the database with all
-migrations, which takes seconds. As there, the components go on if one of them ends, and each line of their output
-begins with the name of its component.
+``airflow standalone`` starts the same commands, but before that it compares the database with all migrations, and each
+component imports Airflow, which takes seconds. Here one process imports it, and the components are its forks. As there,
+the components go on if one of them ends, and each line of their output begins with the name of its component.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 from contextlib import suppress
 from typing import Final
 
+from airflow_megatron.cli.console.collection import no_collection
+
 COMPONENTS: Final = ("scheduler", "dag-processor", "api-server", "triggerer")
 """Commands of Airflow."""
+_IMPORTED_ONCE: Final = (
+    "setproctitle",
+    "airflow.__main__",
+    "airflow.jobs.scheduler_job_runner",
+    "airflow.jobs.triggerer_job_runner",
+    "airflow.jobs.dag_processor_job_runner",
+    "airflow.executors.local_executor",
+)
+"""Modules that all components import, or that few import and that take little time."""
 
 
 def main() -> None:
     """Start all components, and return when all have ended.
 
-    This process ignores SIGTERM, which may go to the whole process group: a component that logs its end into a pipe
-    without a reader fails there, and goes on.
+    Afterwards this process ignores SIGTERM, which may go to the whole process group: a component that logs its end into
+    a pipe without a reader fails there, and goes on.
     """
-    signal.signal(signal.SIGTERM, lambda number, frame: None)  # SIG_IGN would be inherited by the components
-    threads = [threading.Thread(target=_run, args=(name,)) for name in COMPONENTS]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with no_collection():
+        for module in _IMPORTED_ONCE:
+            with suppress(ImportError):  # the components report it
+                importlib.import_module(module)
+    readers = []
+    for name in COMPONENTS:
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ours)
+            _run(name, theirs)
+            return
+        os.close(theirs)
+        readers.append(threading.Thread(target=_copy, args=(name, pid, ours)))
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
 
 
-def _run(name: str) -> None:
-    """Run a component, and copy its output."""
+def _run(name: str, output: int) -> None:
+    """Run a component in this process until it ends.
+
+    :param output: file descriptor of a pipe
+    """
+    for standard in (sys.stdout, sys.stderr):
+        os.dup2(output, standard.fileno())
+    os.close(output)
+    sys.argv = ["airflow", name]
+    from airflow.__main__ import main as run
+    from setproctitle import setproctitle
+
+    setproctitle(" ".join(sys.argv))
+    run()  # type: ignore[no-untyped-call]
+
+
+def _copy(name: str, pid: int, output: int) -> None:
+    """Copy a component's output, and wait for its end."""
     prefix = f"{name:13} | ".encode()
-    with subprocess.Popen(
-        [sys.executable, "-m", "airflow", name],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
+    with open(output, "rb") as lines:
+        for line in lines:
             with suppress(OSError):  # on a full disk lines are lost, but the components go on
                 os.write(sys.stdout.fileno(), prefix + line)  # one call, so that lines are not mixed
+    os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":

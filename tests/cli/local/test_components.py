@@ -72,18 +72,22 @@ import signal, sys, time
 def end(number, frame):
     print("ending", flush=True)
     sys.exit()
-signal.signal(signal.SIGTERM, end)
-print("running", *sys.argv[1:], flush=True)
-while True:
-    time.sleep(0.1)
-    print("working", flush=True)
+def main():
+    signal.signal(signal.SIGTERM, end)
+    print("running", *sys.argv[1:], flush=True)
+    while True:
+        time.sleep(0.1)
+        print("working", flush=True)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["file", "full disk"])
 def test_components_log_until_they_have_ended(output: str, tmp_path: Path) -> None:
-    (tmp_path / "airflow.py").write_text(AIRFLOW)
+    package = tmp_path / "airflow"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(AIRFLOW)
     log = tmp_path / "components.log"
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
     words = [sys.executable, "-m", "airflow_megatron.cli.local.airflow_components"]

@@ -46,7 +46,9 @@ class FaultyAirflow(SiteAirflow):
             assert root is not None
             with suppress(psutil.NoSuchProcess):
                 for process in (psutil.Process(root.pid), *psutil.Process(root.pid).children()):
-                    if process.status() != psutil.STATUS_ZOMBIE and process.cmdline()[-1:] == [name]:
+                    if process.status() != psutil.STATUS_ZOMBIE and " ".join(process.cmdline()).split()[
+                        -1:
+                    ] == [name]:
                         return process
         raise AssertionError(f"no {name} runs")
 
