@@ -125,11 +125,23 @@ def local_services(airflow: LocalAirflow) -> Iterator[LocalAirflow]:
         }
         yield airflow
     finally:
-        _say("stopping Airflow" if was_up else "stopping Airflow and the Slurm cluster")
-        with ThreadPoolExecutor(1) as beside:
-            if not was_up:
-                beside.submit(run_local_cluster, "down", quiet=True)
-            airflow.stop()
+        with _uninterrupted():
+            _say("stopping Airflow" if was_up else "stopping Airflow and the Slurm cluster")
+            with ThreadPoolExecutor(1) as beside:
+                if not was_up:
+                    beside.submit(run_local_cluster, "down", quiet=True)
+                airflow.stop()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C and SIGTERM, in programs started meanwhile too: a second Ctrl-C would leave daemons running."""
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
