@@ -47,6 +47,9 @@ class InterruptedAirflow(LocalAirflow):
 def process_as_before() -> Iterator[None]:
     umask = os.umask(0o077)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell ignores it for a command in the background
     yield
     os.umask(umask)
     for number, handler in handlers.items():
