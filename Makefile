@@ -38,8 +38,8 @@ ui: install
 
 # the type checker uses one core while the fast tests start
 test: install browser
-	@$(MAKE) --jobs 2 --output-sync=target check fast
-	@$(MAKE) integration
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check fast
+	@$(MAKE) --no-print-directory integration
 
 browser: install
 	@$(BIN)/python docker/local_cluster install --browser || echo "without Chromium the tests of pages are skipped"
