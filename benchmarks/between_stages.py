@@ -120,7 +120,9 @@ class Watched:
         while not self._done.wait(SAMPLE_S):
             with suppress(psutil.NoSuchProcess, StopIteration):
                 scheduler = scheduler or next(
-                    child for child in self.root.children() if " ".join(child.cmdline()).endswith("scheduler")
+                    child
+                    for child in self.root.children()
+                    if "scheduler" in " ".join(child.cmdline()).split()
                 )
                 workers = set(scheduler.children())
                 for child in scheduler.children(recursive=True):

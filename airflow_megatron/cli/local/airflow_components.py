@@ -69,7 +69,9 @@ def _run(name: str, output: int) -> None:
     from airflow.__main__ import main as run
     from setproctitle import setproctitle
 
+    os.environ["SPT_NOENV"] = "1"  # the environment of the process stays readable
     setproctitle(" ".join(sys.argv))
+    del os.environ["SPT_NOENV"]
     run()  # type: ignore[no-untyped-call]
 
 

@@ -100,7 +100,9 @@ def test_components_log_until_they_have_ended(output: str, tmp_path: Path) -> No
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(1)
-        assert len(children(process.pid)) == 4
+        running = children(process.pid)
+        assert sorted(" ".join(child.cmdline()).split()[-1] for child in running) == sorted(NAMES)
+        assert {child.environ()["PYTHONPATH"] for child in running} == {environment["PYTHONPATH"]}
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(60) == 0
     if output == "file":
