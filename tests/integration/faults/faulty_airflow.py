@@ -46,8 +46,9 @@ class FaultyAirflow(SiteAirflow):
             assert root is not None
             with suppress(psutil.NoSuchProcess):
                 for process in (psutil.Process(root.pid), *psutil.Process(root.pid).children()):
-                    words = " ".join(process.cmdline()).split()
-                    if process.status() != psutil.STATUS_ZOMBIE and words[-1:] == [name]:
+                    if process.status() == psutil.STATUS_ZOMBIE:
+                        continue
+                    if " ".join(process.cmdline()).split()[-1:] == [name]:
                         return process
         raise AssertionError(f"no {name} runs")
 
