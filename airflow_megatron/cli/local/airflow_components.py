@@ -40,17 +40,19 @@ def main() -> None:
         for module in _IMPORTED_ONCE:
             with suppress(ImportError):  # the components report it
                 importlib.import_module(module)
-    readers = []
+    started: list[tuple[str, int, int]] = []
     for name in COMPONENTS:
         ours, theirs = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(ours)
+            for _, _, output in (*started, (name, pid, ours)):
+                os.close(output)
             _run(name, theirs)
             return
         os.close(theirs)
-        readers.append(threading.Thread(target=_copy, args=(name, pid, ours)))
+        started.append((name, pid, ours))
     signal.signal(signal.SIGTERM, lambda number, frame: None)
+    readers = [threading.Thread(target=_copy, args=component) for component in started]
     for reader in readers:
         reader.start()
     for reader in readers:

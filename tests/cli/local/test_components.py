@@ -95,16 +95,23 @@ def test_components_log_until_they_have_ended(output: str, tmp_path: Path) -> No
         (log if output == "file" else Path("/dev/full")).open("wb", buffering=0) as file,
         subprocess.Popen(words, env=environment, stdout=file, start_new_session=True) as process,
     ):
-        deadline = time.monotonic() + 60
-        while len(children(process.pid)) < 4 or (output == "file" and log.read_text().count("running") < 4):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(1)
-        running = children(process.pid)
-        assert sorted(" ".join(child.cmdline()).split()[-1] for child in running) == sorted(NAMES)
-        assert {child.environ()["PYTHONPATH"] for child in running} == {environment["PYTHONPATH"]}
-        os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(60) == 0
+        try:
+            deadline = time.monotonic() + 60
+            while len(children(process.pid)) < 4 or (
+                output == "file" and log.read_text().count("running") < 4
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            time.sleep(1)
+            running = children(process.pid)
+            assert sorted(" ".join(child.cmdline()).split()[-1] for child in running) == sorted(NAMES)
+            assert len({child.num_fds() for child in running}) == 1  # none holds the pipe of another
+            assert {child.environ()["PYTHONPATH"] for child in running} == {environment["PYTHONPATH"]}
+            os.killpg(process.pid, signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     if output == "file":
         lines = {line.replace(" ", "") for line in log.read_text().splitlines()}
         assert lines == {
