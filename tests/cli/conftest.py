@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,3 +30,17 @@ def site(
     monkeypatch.chdir(tmp_path)
     yield site
     site.server.stop()
+
+
+@pytest.fixture
+def process_as_before() -> Iterator[None]:
+    """Undo what the local services change in their process: the umask, and the handlers of signals."""
+    umask = os.umask(0o077)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell ignores it for a command in the background
+    yield
+    os.umask(umask)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -51,7 +51,7 @@ def main() -> None:
             return
         os.close(theirs)
         started.append((name, pid, ours))
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     readers = [threading.Thread(target=_copy, args=component) for component in started]
     for reader in readers:
         reader.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -15,16 +14,10 @@ from airflow_megatron.cli.local.local_airflow import LocalAirflow, LocalAirflowE
 from airflow_megatron.cli.runs.quickstart import local_services
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def process_as_before() -> Iterator[None]:
-    umask, handler = os.umask(0o077), signal.getsignal(signal.SIGTERM)
-    yield
-    os.umask(umask)
-    signal.signal(signal.SIGTERM, handler)
+pytestmark = pytest.mark.usefixtures("process_as_before")
 
 
 def test_second_process_is_told_who_has_the_home(tmp_path: Path) -> None:

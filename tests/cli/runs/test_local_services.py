@@ -14,7 +14,6 @@ from airflow_megatron.cli.runs import quickstart
 from airflow_megatron.cli.runs.quickstart import local_services
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -43,19 +42,7 @@ class InterruptedAirflow(LocalAirflow):
         self.stopped = True
 
 
-@pytest.fixture(autouse=True)
-def process_as_before() -> Iterator[None]:
-    umask = os.umask(0o077)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell ignores it for a command in the background
-    yield
-    os.umask(umask)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
+@pytest.mark.usefixtures("process_as_before")
 def test_a_second_interrupt_does_not_leave_daemons_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
