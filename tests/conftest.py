@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -42,6 +43,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(50_000)
         gc.enable()
+        atexit.register(gc.freeze)
 
 
 @pytest.hookimpl(trylast=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(airflow_megatron.__file__).parent
 AIRFLOW_CLASSES = frozenset(
     {
+        "airflow_command",
         "assets",
         "decorators",
         "hooks",

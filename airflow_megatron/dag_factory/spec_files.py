@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import DAG, get_parsing_context
 
+from airflow_megatron.airflow_command import collect_seldom
 from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.own_sweep import read_sweep
 from airflow_megatron.errors import AirflowMegatronError
@@ -43,6 +44,8 @@ def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
     and reported by :func:`raise_for_spec_errors`, so that an invalid spec never hides another sweep. The pinned stages
     of runs in progress stay in the DAGs, see :mod:`airflow_megatron.plan.pins.runs_in_flight`.
     """
+    if _for_dags_test():
+        collect_seldom()
     folder = directory or sweep_specs_dir()
     wanted = get_parsing_context().dag_id
     store = PinStore()
@@ -137,9 +140,14 @@ def raise_for_spec_errors(directory: Path | None = None) -> None:
         listed = _listed(sorted(problems))
         count = counted(len(problems), "problem")
         message = f"{count} in sweep specs:\n{listed}"
-        if sys.argv[1:3] == ["dags", "test"]:  # for an unknown DAG it prints a traceback and no import errors
+        if _for_dags_test():  # for an unknown DAG it prints a traceback and no import errors
             print(message, file=sys.stderr)
         raise SweepSpecErrors(message)
+
+
+def _for_dags_test() -> bool:
+    """Return whether the command of this process is ``airflow dags test``."""
+    return sys.argv[1:3] == ["dags", "test"]
 
 
 def _listed(problems: Iterable[Problem]) -> str:

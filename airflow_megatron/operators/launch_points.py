@@ -244,7 +244,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         command = [
             sys.executable,
             "-m",
-            "airflow",
+            "airflow_megatron.airflow_command",
             "dags",
             "test",
             self.point_dag_id,

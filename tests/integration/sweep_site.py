@@ -161,7 +161,12 @@ class SiteAirflow(LocalAirflow):
     def ended(self, dag_id: str, run_id: str, timeout: float = 400) -> str:
         """Wait until a run has ended; return its state."""
         try:
-            wait_until(lambda: self.run_state(dag_id, run_id) in ENDED, timeout, f"{dag_id} {run_id} to end")
+            wait_until(
+                lambda: self.run_state(dag_id, run_id) in ENDED,
+                timeout,
+                f"{dag_id} {run_id} to end",
+                interval=1,  # each check takes 10 ms of processor time
+            )
         except AssertionError as error:
             states = self.task_states(dag_id, run_id)
             raise AssertionError(f"{error}; its tasks: {states}") from None

@@ -1,12 +1,14 @@
 """Run the components of the local Airflow: ``python -m airflow_megatron.cli.local.airflow_components``.
 
 ``airflow standalone`` starts the same commands, but before that it compares the database with all migrations, and each
-component imports Airflow, which takes seconds. Here one process imports it, and the components are its forks. As there,
-the components go on if one of them ends, and each line of their output begins with the name of its component.
+component imports Airflow, which takes seconds. Here one process imports it, and what sweeps need, and the components
+are its forks. As there, the components go on if one of them ends, and each line of their output begins with the name of
+its component.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -15,7 +17,7 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-from airflow_megatron.cli.console.collection import no_collection
+from airflow_megatron.airflow_command import collect_seldom
 
 COMPONENTS: Final = ("scheduler", "dag-processor", "api-server", "triggerer")
 """Commands of Airflow."""
@@ -27,7 +29,7 @@ _IMPORTED_ONCE: Final = (
     "airflow.jobs.dag_processor_job_runner",
     "airflow.executors.local_executor",
 )
-"""Modules that all components import, or that few import and that take little time."""
+"""Modules of Airflow that all components import, or that few import and that take little time."""
 
 
 def main() -> None:
@@ -36,10 +38,10 @@ def main() -> None:
     Afterwards this process ignores SIGTERM, which may go to the whole process group: a component that logs its end into
     a pipe without a reader fails there, and goes on.
     """
-    with no_collection():
-        for module in _IMPORTED_ONCE:
-            with suppress(ImportError):  # the components report it
-                importlib.import_module(module)
+    collect_seldom()
+    with suppress(ImportError):  # the components report it
+        _import()
+    gc.freeze()
     started: list[tuple[str, int, int]] = []
     for name in COMPONENTS:
         ours, theirs = os.pipe()
@@ -57,6 +59,15 @@ def main() -> None:
         reader.start()
     for reader in readers:
         reader.join()
+
+
+def _import() -> None:
+    for module in _IMPORTED_ONCE:
+        importlib.import_module(module)
+    from airflow_megatron.ui.preloading import OF_READERS, OF_TASKS, OF_TRIGGERS
+
+    for module in (*OF_READERS, *OF_TASKS, *OF_TRIGGERS):
+        importlib.import_module(module)
 
 
 def _run(name: str, output: int) -> None:
