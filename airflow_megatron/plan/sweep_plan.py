@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import msgspec
 from pydantic import BaseModel
@@ -14,6 +15,7 @@ from airflow_megatron.checks.sweeps.foreign import check_trainer
 from airflow_megatron.checks.sweeps.notifiers import notifier_problems
 from airflow_megatron.checks.sweeps.trackers import tracker_problems
 from airflow_megatron.checks.sweeps.unread_keys import unknown_arguments, unused_axes
+from airflow_megatron.errors import RegistryError
 from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.megatron.arguments.tables import ArgumentError
 from airflow_megatron.megatron.commands.commands import (
@@ -42,11 +44,14 @@ from airflow_megatron.spec.native.profile_places import ProfilePlaces
 from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Point, Sweep
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Encoder:
@@ -209,6 +214,22 @@ class Plan:
         return row
 
 
+def _reports_other_packages(
+    function: Callable[Concatenate[Sweep, Parameters], Result],
+) -> Callable[Concatenate[Sweep, Parameters], Result]:
+    """Report an exception of another package's class as a problem of the spec that uses it."""
+
+    @functools.wraps(function)
+    def reporting(sweep: Sweep, /, *words: Parameters.args, **named: Parameters.kwargs) -> Result:
+        try:
+            return function(sweep, *words, **named)
+        except RegistryError as error:
+            hint = "correct or uninstall that package"
+            raise SpecError(sweep.document.problem((), str(error), hint)) from error
+
+    return reporting
+
+
 def plan_point(
     sweep: Sweep, point: Point, cluster: ClusterProfile, arguments: JobArguments | None = None
 ) -> list[Job]:
@@ -222,6 +243,7 @@ def plan_point(
     )
 
 
+@_reports_other_packages
 def plan_sweep(
     sweep: Sweep,
     cluster: ClusterProfile | None = None,
@@ -250,6 +272,7 @@ def plan_sweep(
     )
 
 
+@_reports_other_packages
 def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
     """Run the checks that do not need the expanded points.
 
@@ -305,6 +328,7 @@ def check_expressions(sweep: Sweep, cluster: ClusterProfile | None = None) -> No
         sweep.jobs(sweep.points[0], profile)
 
 
+@_reports_other_packages
 def check_sweep(
     sweep: Sweep, cluster: ClusterProfile | None = None, points: Sequence[Point] | None = None
 ) -> Plan:

@@ -72,13 +72,6 @@ class SiteAirflow(LocalAirflow):
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **PATIENCE, **self.folders}
 
-    def _airflow(self, *words: str) -> None:
-        if not (self.home / "airflow.cfg").exists():  # the first command writes it, before any import
-            super()._airflow(*words)
-            return
-        status, output = self.command(*words, timeout=patient(120))
-        assert status == 0, output
-
     def command(self, *words: str, timeout: float, **environment: str) -> tuple[int, str]:
         """Run an Airflow command in a fork of a process that has imported Airflow.
 

@@ -1204,8 +1204,9 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
         elif detail["type"] == "missing":
             is_named = any((*loc[:-1], name) == detail["loc"] for loc, name in misspelt.items())
             if not is_named:  # by the hint about an unknown key
+                key = str(detail["loc"][-1])
                 yield document.problem(
-                    path, f"{str(detail['loc'][-1])!r} is missing", f"add {detail['loc'][-1]}: …"
+                    path, f"{key!r} is missing", _hint_for_missing_key(key, section, detail["loc"][:-1])
                 )
         elif detail["type"] == "string_type" and any(other[: len(path)] == path != other for other in paths):
             continue  # of a union with lists; the item's own problem tells
@@ -1367,6 +1368,15 @@ def _sections_at(
             length += any(_is_within(container, annotation) for container in (dict, list))
             found.append((loc[:length], nested))
     return found
+
+
+def _hint_for_missing_key(key: str, section: type[Strict], loc: tuple[str | int, ...]) -> str:
+    """Return what to write for a key of the section at ``loc``, with the names that it may have."""
+    field = _sections_at(section, loc)[-1][1].model_fields.get(key)
+    names = (
+        next((each for each in field.metadata if isinstance(each, RegisteredName)), None) if field else None
+    )
+    return f"add {key}: …" + (f", with {names.listed()}" if names else "")
 
 
 def _hint_for_key(key: str, section: type[Strict], loc: tuple[str | int, ...]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import logging
+import traceback
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from airflow_megatron.errors import RegistryError
+from airflow_megatron.errors import AirflowMegatronError, RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -126,12 +128,52 @@ class Registry(Generic[T]):
             if not (isinstance(found, type) and issubclass(found, self.base)):
                 message = f"{point.value}, which is registered as {name} of {self.group}"
                 raise RegistryError(f"{message}, is not a class that extends {self.base.__qualname__}")
+            found = _reporting(
+                found, self.base, f"{point.value}, which is registered as {name} of {self.group}"
+            )
         try:
             made: T = found()
         except Exception as error:
             message = f"{found.__qualname__}, which is registered as {name} of {self.group}, cannot be made"
             raise RegistryError(f"{message}: {type(error).__name__}: {error}") from error
         return made
+
+
+def _reporting(found: type[T], base: type[T], described: str) -> type[T]:
+    """Return a class whose methods report exceptions as errors of the package that has defined it.
+
+    :param found: another package's class
+    :param base: the class whose public methods this package calls
+    :param described: the class, for messages
+    """
+    methods = {
+        name: _reporting_method(method, f"{described}: {name}()")
+        for name, ours in inspect.getmembers_static(base, inspect.isfunction)
+        if not name.startswith("_")
+        and inspect.isfunction(method := inspect.getattr_static(found, name))
+        and method is not ours
+    }
+    return type(
+        found.__name__,
+        (found,),
+        {"__module__": found.__module__, "__qualname__": found.__qualname__} | methods,
+    )
+
+
+def _reporting_method(method: Callable[..., Any], called: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def reporting(*words: Any, **named: Any) -> Any:
+        try:
+            answer = method(*words, **named)
+            return tuple(answer) if inspect.isgenerator(answer) else answer
+        except AirflowMegatronError:
+            raise
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise RegistryError(f"{called} failed at {last.filename}:{last.lineno}: {reason}") from error
+
+    return reporting
 
 
 class RegisteredName:
@@ -155,6 +197,11 @@ class RegisteredName:
         """Return the JSON Schema of a value."""
         return {"enum": self._names(), "type": "string"}
 
+    def listed(self) -> str:
+        """Return the names as messages list them, such as ``'a', 'b' or 'c'``."""
+        *first, last = (repr(name) for name in self._names())
+        return f"{', '.join(first)} or {last}"
+
     def _names(self) -> list[str]:
         if not self.trait:
             return list(self.registry.names())
@@ -171,5 +218,4 @@ class RegisteredName:
         except RegistryError as error:
             context = {"message": str(error), "hint": "repair or uninstall that package", "entry": ()}
             raise PydanticCustomError("refused", "{message}", context) from None
-        *first, last = (repr(name) for name in self._names())
-        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})
+        raise PydanticKnownError("literal_error", {"expected": self.listed()})

@@ -112,7 +112,10 @@ def test_the_text_keeps_scalars_as_written() -> None:
         ),
         ("megatron.lr=[", "--set megatron.lr=[: not valid YAML"),
         ("extends=other.yaml", "a spec is extended before values are set (write extends into the file"),
-        ("stages.other.scope=sweep", "--set stages.other.scope=sweep: 'kind' is missing (add kind: …)"),
+        (
+            "stages.other.scope=sweep",
+            "--set stages.other.scope=sweep: 'kind' is missing (add kind: …, with 'train'",
+        ),
     ],
 )
 def test_what_is_refused(setting: str, text: str) -> None:

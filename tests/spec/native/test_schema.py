@@ -105,7 +105,10 @@ def test_the_file_names_the_sweep() -> None:
         ),
         ("name: x\n" + STAGES, "s.yaml:1:1: 'point' is missing (add point: …)"),
         ("name: x\npoint: p\n", "s.yaml:1:1: 'stages' is missing (add stages: …, or benchmark: …)"),
-        ("name: x\npoint: p\nstages:\n  a: {parent: b}\n", "s.yaml:4:3: 'kind' is missing (add kind: …)"),
+        (
+            "name: x\npoint: p\nstages:\n  a: {parent: b}\n",
+            "s.yaml:4:3: 'kind' is missing (add kind: …, with 'train', 'lr_finder', 'benchmark', 'convert', 'eval",
+        ),
         ("name: x\npoint: p\nstages: {}\n", "'stages' is missing"),
         ("[1, 2]\n", "s.yaml:1:1: expected keys with values (write name: …)"),
         (

@@ -185,3 +185,52 @@ def test_a_command_that_is_not_a_tuple_of_texts(tmp_path: Path, made: str) -> No
     assert "Traceback" not in answer.stderr
     assert "odd.yaml:5:" in answer.stdout
     assert "command() of Odd returned" in answer.stdout
+
+
+FAILING = """
+from airflow_megatron.spec.model.stage_kinds import StageKind
+
+
+class Odd(StageKind):
+    def command(self, job, cluster):
+        return ("tar", "-c", *job.params.get("files", "x"))
+
+    def {method}:
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "why"),
+    [
+        ("command(self, job, cluster)", 'return ("tar", job.gone)', "command() failed at {}:10: AttributeError"),
+        ("problems(self, job)", "yield job.gone", "problems() failed at {}:10: AttributeError"),
+        ("outputs(self, job)", "return 1 / 0", "outputs() failed at {}:10: ZeroDivisionError: division by zero"),
+        ("environment_of_later(self, job, cluster)", "raise KeyError", "environment_of_later() failed at {}:10: KeyE"),
+    ],
+)  # fmt: skip
+def test_a_method_that_fails(tmp_path: Path, method: str, body: str, why: str) -> None:
+    """The error names the class and the line of the other package; the other specs are checked."""
+    metadata = tmp_path / "odd_kinds-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-kinds\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[airflow_megatron.stage_kinds]\nodd = odd_kinds:Odd\n")
+    (tmp_path / "odd_kinds.py").write_text(FAILING.format(method=method, body=body))
+    specs = []
+    for name, kind in (("odd", "kind: odd"), ("right", "kind: command, command: [ls]")):
+        specs.append(tmp_path / f"{name}.yaml")
+        specs[-1].write_text(
+            f"name: {name}\ncluster: local\npoint: only\nstages:\n  run: {{{kind}, slurm: {{time: 1m}}}}\n"
+        )
+    answer = subprocess.run(
+        [sys.executable, "-m", "airflow_megatron.cli.app", "lint", *map(str, specs)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 1
+    assert "Traceback" not in answer.stderr
+    first, *others = answer.stdout.splitlines()
+    named = "odd_kinds:Odd, which is registered as odd of airflow_megatron.stage_kinds: "
+    assert first.startswith(f"{specs[0]}:1:1: {named}{why.format(tmp_path / 'odd_kinds.py')}"), answer.stdout
+    assert "correct or uninstall that package" in first
+    assert "right.yaml: 1 point" in others[-1]

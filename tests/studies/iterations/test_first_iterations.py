@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import Any
 
 import pytest
 from first_iterations import BASE, EXPERTS, MACHINE, WORLD, each_feature, first_iterations, rules_broken
@@ -14,9 +15,6 @@ from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.rules.settings import Machine
 from airflow_megatron.megatron.validation.command_checks import check
 from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RELEASE = "core_v0.16.1"
 RELEASES = (RELEASE, "core_v0.17.1", "core_v0.18.2", "core_v0.19.0")
@@ -47,20 +45,28 @@ def line(params: dict[str, Any], release: str = RELEASE) -> dict[str, Any]:
     return {"argv": to_argv(given, release), "world_size": WORLD}
 
 
-@pytest.fixture
-def checkout() -> Path:
+@pytest.fixture(scope="module")
+def answers() -> dict[str, dict[str, Any]]:
+    """Command line → upstream's answer, for all lines of this module: upstream is imported once."""
     try:
-        return find_upstream(RELEASE)
+        checkout = find_upstream(RELEASE)
     except UpstreamMissingError as error:
         pytest.skip(str(error))
+    asked = [*CHOSEN.values(), *(params for _, params in PATTERNS), *(params for _, params in WITH_DATA)]
+    lines = {json.dumps(line(params)): line(params) for params in asked}
+    return dict(zip(lines, first_iterations([*lines.values()], checkout), strict=True))
+
+
+def differing(answers: dict[str, dict[str, Any]], expected: list[tuple[bool, dict[str, Any]]]) -> list[Any]:
+    """Return the lines whose answers differ from whether they should pass."""
+    asked = [(passes, answers[json.dumps(line(params))], params) for passes, params in expected]
+    return [(answer, params) for passes, answer, params in asked if answer["ok"] != passes]
 
 
 @pytest.mark.trainer
-def test_upstream_ends_where_the_rules_say(checkout: Path) -> None:
+def test_upstream_ends_where_the_rules_say(answers: dict[str, dict[str, Any]]) -> None:
     """``python tests/studies/iterations/first_iterations.py CHECKOUT RELEASE`` compares all features."""
-    lines = [line(params) for params in CHOSEN.values()]
-    answers = first_iterations(lines, checkout)
-    assert [answer["ok"] for answer in answers] == [not rule for rule in CHOSEN], answers
+    assert differing(answers, [(not rule, params) for rule, params in CHOSEN.items()]) == []
 
 
 @pytest.mark.parametrize("rule", CHOSEN)
@@ -308,9 +314,8 @@ def test_patterns_of_layers_with_experts(rules: list[str], params: dict[str, Any
 
 @pytest.mark.trainer
 @pytest.mark.slow
-def test_upstream_builds_the_layers_of_a_pattern(checkout: Path) -> None:
-    answers = first_iterations([line(params) for _, params in PATTERNS], checkout)
-    assert [answer["ok"] for answer in answers] == [not rules for rules, _ in PATTERNS], answers
+def test_upstream_builds_the_layers_of_a_pattern(answers: dict[str, dict[str, Any]]) -> None:
+    assert differing(answers, [(not rules, params) for rules, params in PATTERNS]) == []
 
 
 BY_SAMPLES: dict[str, Any] = {"train_iters": None, "train_samples": 160}
@@ -456,6 +461,8 @@ SET_UP: tuple[tuple[str, dict[str, Any]], ...] = (
     ("", {"lr_decay_style": "WSD", "skip_train": True}),
 )
 """By the rule that refuses them."""
+WITH_DATA = tuple((rule, params) for rule, params in SET_UP if "mock_data" not in params)
+"""Those that upstream can answer: a data set that is not there ends the job in any case."""
 
 
 @pytest.mark.parametrize(("rule", "params"), SET_UP, ids=str)
@@ -553,11 +560,8 @@ def test_later_releases_configure_the_optimizer_without_training() -> None:
 
 @pytest.mark.trainer
 @pytest.mark.slow
-def test_upstream_ends_where_the_rules_of_the_set_up_say(checkout: Path) -> None:
-    # a data set that is not there ends the job in any case
-    chosen = [(rule, params) for rule, params in SET_UP if "mock_data" not in params]
-    answers = first_iterations([line(params) for _, params in chosen], checkout)
-    assert [answer["ok"] for answer in answers] == [not rule for rule, _ in chosen], answers
+def test_upstream_ends_where_the_rules_of_the_set_up_say(answers: dict[str, dict[str, Any]]) -> None:
+    assert differing(answers, [(not rule, params) for rule, params in WITH_DATA]) == []
 
 
 def test_transformer_engine_does_not_help_other_optimizers() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import inspect
 import json
 import os
@@ -248,7 +249,9 @@ def main() -> None:
     checkout = Path(sys.argv[1]).resolve()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # upstream prints
+    gc.disable()  # nearly all objects of the imports live as long as the process
     _prepare(checkout)
+    gc.freeze()
     for line in sys.stdin.read().splitlines():
         print(json.dumps(_in_a_process(checkout, json.loads(line))), file=answers, flush=True)
 
