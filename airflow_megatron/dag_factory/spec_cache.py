@@ -303,8 +303,8 @@ def _is_own(folder: Path, *, make: bool) -> bool:
 
 
 @functools.cache
-def _code_state() -> str:
-    """Return a digest of the state of this package's files."""
+def code_state() -> str:
+    """Return a digest of the state of this package's files, when this process or its parent first called it."""
     found = hashlib.sha256(sys.version.encode())
     for folder in _package_folders():
         for name in sorted(Path(folder).rglob("*")):
@@ -325,7 +325,7 @@ def _owner_and_age(file: Path) -> tuple[int, float]:
 
 def _key() -> str:
     """Return a digest of the common dependencies of all entries."""
-    found = hashlib.sha256(_code_state().encode())
+    found = hashlib.sha256(code_state().encode())
     settings = {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_MEGATRON_")}
     folders = [str(folder) for folder in (project_root(), clusters_dir(), templates_dir())]
     found.update(json.dumps([settings, folders], sort_keys=True).encode())

@@ -36,6 +36,7 @@ def _forks(monkeypatch: pytest.MonkeyPatch) -> None:
 def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     monkeypatch.setattr(preloading.importlib, "import_module", names.append)
+    monkeypatch.setattr(preloading, "_compute", lambda component: None)
     return names
 
 
@@ -152,3 +153,35 @@ def test_airflow_calls_the_listener_before_its_job_has_a_type(monkeypatch: pytes
     monkeypatch.setattr("airflow.jobs.job.get_listener_manager", lambda: listeners)
     Job()
     assert seen == ["scheduler"]
+
+
+COMPUTED = """\
+import sys
+from airflow.sdk.listener import get_listener_manager
+from airflow_megatron.dag_factory.spec_cache import code_state
+from airflow_megatron.spec.model.schema import SlurmSection, SweepSpecSection
+from airflow_megatron.ui.preloading import preload
+
+preload(sys.argv[1])
+print(
+    SlurmSection.__pydantic_complete__ and SweepSpecSection.__pydantic_complete__,
+    code_state.cache_info().currsize,
+    get_listener_manager.cache_info().currsize,
+)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("component", "answer"),
+    [("scheduler", "True 1 1"), ("dag-processor", "True 1 0"), ("triggerer", "False 0 0"), ("", "False 0 0")],
+)
+def test_forked_processes_inherit_what_is_computed(component: str, answer: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", COMPUTED, component],
+        env=os.environ | {"AIRFLOW__CORE__EXECUTOR": "LocalExecutor"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines()[-1] == answer

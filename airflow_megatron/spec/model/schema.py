@@ -1370,6 +1370,15 @@ def _sections_at(
     return found
 
 
+def build_sections() -> None:
+    """Build the validators of all sections now, so that processes forked later need not build those that they use."""
+    waiting = Strict.__subclasses__()
+    while waiting:
+        section = waiting.pop()
+        section.model_rebuild()
+        waiting += section.__subclasses__()
+
+
 def _hint_for_missing_key(key: str, section: type[Strict], loc: tuple[str | int, ...]) -> str:
     """Return what to write for a key of the section at ``loc``, with the names that it may have."""
     field = _sections_at(section, loc)[-1][1].model_fields.get(key)
