@@ -12,7 +12,7 @@ import pytest
 
 from airflow_megatron.dag_factory.spec_files import build_sweep_dags
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[3]
 AIRFLOW = """
 import gc, sys
 def main():
