@@ -120,17 +120,16 @@ class Registry(Generic[T]):
             raise KeyError(f"no package here registers {name!r} as one of {self.group}")
         else:
             point = self._registered[name]
+            described = f"{point.value}, which is registered as {name} of {self.group}"
             try:
                 found = point.load()
             except Exception as error:
-                message = f"{point.value}, which is registered as {name} of {self.group}, cannot be loaded"
-                raise RegistryError(f"{message}: {type(error).__name__}: {error}") from error
+                raise RegistryError(
+                    f"{described}, cannot be loaded: {type(error).__name__}: {error}"
+                ) from error
             if not (isinstance(found, type) and issubclass(found, self.base)):
-                message = f"{point.value}, which is registered as {name} of {self.group}"
-                raise RegistryError(f"{message}, is not a class that extends {self.base.__qualname__}")
-            found = _reporting(
-                found, self.base, f"{point.value}, which is registered as {name} of {self.group}"
-            )
+                raise RegistryError(f"{described}, is not a class that extends {self.base.__qualname__}")
+            found = _reporting(found, self.base, described)
         try:
             made: T = found()
         except Exception as error:

@@ -40,14 +40,31 @@ gone = merged_kinds:Gone
 """
 
 
+def install(folder: Path, package: str, entry_points: str) -> None:
+    """Write the metadata of an installed package."""
+    metadata = folder / f"{package}-1.0.dist-info"
+    metadata.mkdir()
+    name = package.replace("_", "-")
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(entry_points)
+
+
+def lint(folder: Path, *specs: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``lint`` with the packages in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "airflow_megatron.cli.app", "lint", *specs],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.fixture
 def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[StageKind]:
     """A registry with a built-in kind, and a package installed that registers further ones."""
     (tmp_path / "merged_kinds.py").write_text(MODULE)
-    metadata = tmp_path / "merged_kinds-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: merged-kinds\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+    install(tmp_path, "merged_kinds", ENTRY_POINTS)
     monkeypatch.syspath_prepend(str(tmp_path))
     own = {"command": "airflow_megatron.megatron.stages.command:Command"}
     return Registry(StageKind, GROUP, own)
@@ -136,11 +153,7 @@ def test_a_class_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytes
 
 def test_a_spec_with_a_class_that_cannot_be_used(tmp_path: Path) -> None:
     """The error has a place; a spec without that class is valid; both through the command line."""
-    for name, lines in (("gone_kinds-1.0", "[airflow_megatron.stage_kinds]\ngone = gone_kinds:Gone\n"),):
-        metadata = tmp_path / f"{name}.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: gone-kinds\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(lines)
+    install(tmp_path, "gone_kinds", "[airflow_megatron.stage_kinds]\ngone = gone_kinds:Gone\n")
     answers = []
     for kind in ("command", "gone"):
         spec = tmp_path / f"{kind}.yaml"
@@ -148,13 +161,7 @@ def test_a_spec_with_a_class_that_cannot_be_used(tmp_path: Path) -> None:
             f"name: {kind}\ncluster: local\npoint: only\nstages:\n"
             f"  run: {{kind: {kind}, command: [echo], slurm: {{time: 1m}}}}\n"
         )
-        path = os.pathsep.join([str(tmp_path), *sys.path])
-        answers.append(
-            subprocess.run(
-                [sys.executable, "-m", "airflow_megatron.cli.app", "lint", str(spec)],
-                env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
-            )
-        )  # fmt: skip
+        answers.append(lint(tmp_path, spec))
     assert answers[0].returncode == 0, answers[0].stderr
     assert answers[1].returncode == 1
     assert "Traceback" not in answers[1].stderr
@@ -164,10 +171,7 @@ def test_a_spec_with_a_class_that_cannot_be_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("made", ['"tar -c"', '("tar", 5)', "None", '"tar"'])
 def test_a_command_that_is_not_a_tuple_of_texts(tmp_path: Path, made: str) -> None:
-    metadata = tmp_path / "odd_kinds-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-kinds\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[airflow_megatron.stage_kinds]\nodd = odd_kinds:Odd\n")
+    install(tmp_path, "odd_kinds", "[airflow_megatron.stage_kinds]\nodd = odd_kinds:Odd\n")
     (tmp_path / "odd_kinds.py").write_text(
         "from airflow_megatron.spec.model.stage_kinds import StageKind\n\n\n"
         f"class Odd(StageKind):\n    def command(self, job, cluster):\n        return {made}\n"
@@ -176,11 +180,7 @@ def test_a_command_that_is_not_a_tuple_of_texts(tmp_path: Path, made: str) -> No
     spec.write_text(
         "name: odd\ncluster: local\npoint: only\nstages:\n  run: {kind: odd, slurm: {time: 1m}}\n"
     )
-    answer = subprocess.run(
-        [sys.executable, "-m", "airflow_megatron.cli.app", "lint", str(spec)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    answer = lint(tmp_path, spec)
     assert answer.returncode == 1
     assert "Traceback" not in answer.stderr
     assert "odd.yaml:5:" in answer.stdout
@@ -211,10 +211,7 @@ class Odd(StageKind):
 )  # fmt: skip
 def test_a_method_that_fails(tmp_path: Path, method: str, body: str, why: str) -> None:
     """The error names the class and the line of the other package; the other specs are checked."""
-    metadata = tmp_path / "odd_kinds-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-kinds\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[airflow_megatron.stage_kinds]\nodd = odd_kinds:Odd\n")
+    install(tmp_path, "odd_kinds", "[airflow_megatron.stage_kinds]\nodd = odd_kinds:Odd\n")
     (tmp_path / "odd_kinds.py").write_text(FAILING.format(method=method, body=body))
     specs = []
     for name, kind in (("odd", "kind: odd"), ("right", "kind: command, command: [ls]")):
@@ -222,11 +219,7 @@ def test_a_method_that_fails(tmp_path: Path, method: str, body: str, why: str) -
         specs[-1].write_text(
             f"name: {name}\ncluster: local\npoint: only\nstages:\n  run: {{{kind}, slurm: {{time: 1m}}}}\n"
         )
-    answer = subprocess.run(
-        [sys.executable, "-m", "airflow_megatron.cli.app", "lint", *map(str, specs)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    answer = lint(tmp_path, *specs)
     assert answer.returncode == 1
     assert "Traceback" not in answer.stderr
     first, *others = answer.stdout.splitlines()
