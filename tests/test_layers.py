@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(airflow_megatron.__file__).parent
 AIRFLOW_CLASSES = frozenset(
     {
-        "airflow_command",
+        "airflow_commands",
         "assets",
         "decorators",
         "hooks",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import DAG, get_parsing_context
 
-from airflow_megatron.airflow_command import collect_seldom
+from airflow_megatron.airflow_commands.run_command import collect_seldom
 from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.own_sweep import read_sweep
 from airflow_megatron.errors import AirflowMegatronError

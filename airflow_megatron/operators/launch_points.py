@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -14,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_megatron.airflow_commands.forked_command import ForkedCommand
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.resolve_point import login_node
 from airflow_megatron.plan.job_scripts import job_digest
@@ -93,7 +91,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         self.fresh_start = fresh_start
         self.submitted = submitted
         self.workers = min(most_at_once, TEST_WORKERS)
-        self._helpers: list[subprocess.Popen[str]] = []
+        self._helpers: list[ForkedCommand] = []
         self._is_ending = False
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -223,11 +221,10 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         """End the runs of points that this task executes, with a SIGTERM for each, and start no others."""
         with _STARTING:
             self._is_ending = True
-        for process in self._helpers:
-            process.terminate()
-        for process in self._helpers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(HELPER_END_S)
+        for command in self._helpers:
+            command.terminate()
+        for command in self._helpers:
+            command.wait(HELPER_END_S)
 
     def _execute_runs(self, confs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         self.log.info("without a scheduler (`airflow dags test`), this task runs %d points", len(confs))
@@ -241,29 +238,14 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         return dict.fromkeys(confs, "")
 
     def _work(self, conf: Mapping[str, Any]) -> int:
-        command = [
-            sys.executable,
-            "-m",
-            "airflow_megatron.airflow_command",
-            "dags",
-            "test",
-            self.point_dag_id,
-            "--conf",
-            json.dumps(conf),
-        ]
         with _STARTING:
             if self._is_ending:
                 return EXIT_STATUS
-            # the output may contain text of other programs, in any encoding
-            started = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-            )
-            self._helpers.append(started)
-        with started as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                self.log.info("[%s] %s", conf["point"], line.rstrip())
-            return process.wait()
+            command = ForkedCommand("dags", "test", self.point_dag_id, "--conf", json.dumps(conf))
+            self._helpers.append(command)
+        for line in command.lines():
+            self.log.info("[%s] %s", conf["point"], line.rstrip())
+        return command.exit_status()
 
 
 def finished_points(jobs: Mapping[str, Sequence[Job]], run: Callable[[str], CommandResult]) -> set[str]:

@@ -8,9 +8,7 @@ process id and its exit status, a line each. A fork runs ``airflow.__main__.main
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -19,43 +17,15 @@ import socket
 import sys
 import threading
 
-import httpx
-
-MODULES = (
-    "airflow.__main__",
-    "airflow.api_fastapi.execution_api.app",
-    "airflow.cli.commands.dag_command",
-    "airflow.dag_processing.dagbag",
-    "airflow.models.dagrun",
-    "airflow.providers.standard.operators.trigger_dagrun",
-    "airflow.providers_manager",
-    "airflow.sdk.definitions.dag",
-    "airflow.sdk.execution_time.supervisor",
-    "airflow.sdk.execution_time.task_runner",
-    "airflow.serialization.definitions.dag",
-    "airflow.serialization.serialized_objects",
-    "airflow_megatron.dag_factory.building",
-    "airflow_megatron.dag_factory.own_sweep",
-    "airflow_megatron.dag_factory.spec_folder",
-    "airflow_megatron.hooks.asyncssh_transport",
-    "airflow_megatron.plan.run_results",
-    "airflow_megatron.ui.plugin",
-)
+PRELOADED = "airflow_megatron.airflow_commands.preloaded_command"
 
 
 def main() -> None:
     """Serve requests until the other end is closed; return in a fork that is to run a command."""
     control = socket.socket(fileno=os.dup(0))
-    for name in MODULES:
-        importlib.import_module(name)
-    # Airflow caches both; the server creates the routes of all API versions at this first request
-    sys.modules["airflow.cli.cli_parser"].get_parser()
-    server = sys.modules["airflow.sdk.execution_time.supervisor"].in_process_api_server()
-    asyncio.run(first_request(server.atransport))
+    importlib.import_module(PRELOADED)
     others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     assert not others, f"threads that a fork would not have: {others}"
-    gc.collect()
-    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # this process does not wait for forks
     control.sendall(b"ready\n")
     while True:
@@ -70,11 +40,6 @@ def main() -> None:
             return
         os.close(connection)
         os.close(output)
-
-
-async def first_request(transport: httpx.AsyncBaseTransport) -> None:
-    async with httpx.AsyncClient(transport=transport, base_url="http://in-process") as client:
-        await client.get("/nothing")
 
 
 def answer(connection: int, output: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
+import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -16,7 +16,7 @@ from airflow_megatron.operators import launch_points
 from airflow_megatron.operators.launch_points import TEST_WORKERS, LaunchPointsOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -27,25 +27,36 @@ def operator() -> LaunchPointsOperator:
     return LaunchPointsOperator(task_id="launch", point_dag_id="sweep.point", pinned={})
 
 
-@pytest.fixture
-def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Replace the program that runs a point by a shell script."""
+class Script:
+    """In place of an Airflow command, a shell script."""
 
-    def replace(script: str) -> None:
-        program = tmp_path / "python"
-        program.write_text(f"#!/bin/sh\n\n{script}\n")
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setattr(launch_points.sys, "executable", str(program))
+    text = ""
 
-    return replace
+    def __init__(self, *_: str) -> None:
+        self.process = subprocess.Popen(["sh", "-c", self.text], stdout=subprocess.PIPE, text=True)
+
+    def lines(self) -> Iterator[str]:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            yield from lines
+
+    def exit_status(self) -> int:
+        return self.process.wait()
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
+    def wait(self, longest_s: float) -> None:
+        self.process.wait(longest_s)
 
 
 def test_no_point_begins_after_the_end_of_the_task(
-    operator: LaunchPointsOperator, python: Callable[[str], None], tmp_path: Path
+    operator: LaunchPointsOperator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = tmp_path / "began"
     began.mkdir()
-    python(f"touch {began}/$$\nexec sleep 600")
+    monkeypatch.setattr(Script, "text", f"touch {began}/$$\nexec sleep 600")
+    monkeypatch.setattr(launch_points, "ForkedCommand", Script)
 
     def work() -> None:
         with suppress(AirflowFailException):
@@ -66,10 +77,3 @@ def test_no_point_begins_after_the_end_of_the_task(
         for file in began.iterdir():
             with suppress(ProcessLookupError):
                 os.kill(int(file.name), 9)
-
-
-def test_output_in_another_encoding_does_not_fail_the_point(
-    operator: LaunchPointsOperator, python: Callable[[str], None]
-) -> None:
-    python(r"printf 'caf\351\n'")
-    assert operator._execute_runs({"p0": {"point": "p0"}}) == {"p0": ""}

@@ -17,7 +17,7 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-from airflow_megatron.airflow_command import collect_seldom
+from airflow_megatron.airflow_commands.run_command import collect_seldom
 
 COMPONENTS: Final = ("scheduler", "dag-processor", "api-server", "triggerer")
 """Commands of Airflow."""

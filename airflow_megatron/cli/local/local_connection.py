@@ -75,7 +75,7 @@ def run_airflow(*words: str, environment: Mapping[str, str] | None = None) -> No
     :raises AirflowCommandError: if it fails; contains its output
     """
     result = subprocess.run(
-        [sys.executable, "-m", "airflow_megatron.airflow_command", *words],
+        [sys.executable, "-m", "airflow_megatron.airflow_commands.run_command", *words],
         env=dict(environment) if environment is not None else None,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

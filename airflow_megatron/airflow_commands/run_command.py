@@ -1,4 +1,4 @@
-"""Run an Airflow command: ``python -m airflow_megatron.airflow_command dags test …``.
+"""Run an Airflow command: ``python -m airflow_megatron.airflow_commands.run_command dags test …``.
 
 It does what ``python -m airflow`` does, but with few garbage collections, which take half of the processor time of
 Airflow's short commands.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import atexit
 import gc
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _NEW_OBJECTS: Final = 50_000
 
@@ -25,14 +28,18 @@ def collect_seldom() -> None:
     atexit.register(gc.freeze)
 
 
-def main() -> None:
-    """Run the Airflow command whose words are the arguments of this process."""
+def run_command(words: Sequence[str]) -> None:
+    """Run an Airflow command in this process.
+
+    :param words: the arguments after ``airflow``
+    :raises SystemExit: with the command's exit status, if it is not 0
+    """
     collect_seldom()
     from airflow import __main__ as airflow
 
-    sys.argv[0] = airflow.__file__
+    sys.argv = [airflow.__file__, *words]
     airflow.main()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
-    main()
+    run_command(sys.argv[1:])

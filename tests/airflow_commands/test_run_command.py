@@ -12,7 +12,7 @@ import pytest
 
 from airflow_megatron.dag_factory.spec_files import build_sweep_dags
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[2]
 AIRFLOW = """
 import gc, sys
 def main():
@@ -33,7 +33,7 @@ def test_a_command_runs_as_in_airflow(tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(AIRFLOW)
     ended = subprocess.run(
-        [sys.executable, "-m", "airflow_megatron.airflow_command", "dags", "list"],
+        [sys.executable, "-m", "airflow_megatron.airflow_commands.run_command", "dags", "list"],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"},
         capture_output=True,
         text=True,
