@@ -33,6 +33,17 @@ find_python() {
   return 1
 }
 
+# Python compiles a module when it is first imported. Processes that start together, such as the components of Airflow,
+# would compile the same files; a third of the files in the environment are ever imported. Airflow writes to its home.
+compile_imported() { # VENV_DIR
+  local home
+  home=$(mktemp -d)
+  AIRFLOW_HOME=$home PYTHONDONTWRITEBYTECODE='' "$1/bin/python" -c 'import airflow_megatron.airflow_commands.preloaded_command
+import airflow.api_fastapi.app, airflow.jobs.dag_processor_job_runner, airflow.jobs.scheduler_job_runner
+import airflow.executors.local_executor, airflow.jobs.triggerer_job_runner' >/dev/null 2>&1 || true
+  rm -rf "$home"
+}
+
 # The stamp is written last, so that an incomplete virtual environment is created again.
 airflow_environment() {
   local venv=$local_dir/venv-airflow stamp
@@ -50,7 +61,7 @@ airflow_environment() {
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes \
     -r "$root/requirements.lock"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --editable "$root"
-  "$venv/bin/python" -m compileall -q -j 2 "$venv/lib" >/dev/null 2>&1 || true # pip compiles with one process
+  compile_imported "$venv"
   printf '%s\n' "$stamp" >"$venv/.installed"
 }
 

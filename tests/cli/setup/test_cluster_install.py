@@ -46,7 +46,13 @@ class Cluster:
         self.sources = site.place / "Megatron-LM"
         self.sources.unlink()
         (self.sources / "package" / "__pycache__").mkdir(parents=True)
-        for name in ("install.sh", "checkout.sh", "numpy_product.py", "numpy_product.pth"):
+        for name in (
+            "check_environment.py",
+            "install.sh",
+            "checkout.sh",
+            "numpy_product.py",
+            "numpy_product.pth",
+        ):
             shutil.copyfile(shipped("Megatron-LM") / name, self.sources / name)
         (self.sources / "package" / "part.py").write_text("print('1 ä')\n")
         (self.sources / "package" / "__pycache__" / "part.pyc").write_text("")
@@ -73,6 +79,7 @@ class TestPrograms:
     def test_they_are_copied_once(self, cluster: Cluster) -> None:
         assert "copied to" in cluster.install("--only", "programs")
         assert listed(cluster.programs) == {
+            "check_environment.py",
             "install.sh",
             "checkout.sh",
             "numpy_product.py",
