@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 from collections import defaultdict
@@ -197,6 +198,12 @@ def _replace_compile() -> None:
         return model if model is not None else (lambda function: function)
 
     _replace(torch, "compile", uncompiled)
+    # these load the compiler to tell it that it must not compile them
+    for name in ("add_param_group", "load_state_dict", "state_dict"):
+        _replace(torch.optim.Optimizer, name, inspect.unwrap(getattr(torch.optim.Optimizer, name)))
+    for optimizer in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
+        if "step" in vars(optimizer):
+            _replace(optimizer, "step", torch.no_grad()(inspect.unwrap(optimizer.step)))
 
 
 def _replace_factories() -> None:
