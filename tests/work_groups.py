@@ -45,10 +45,11 @@ TOGETHER: Final[dict[str, tuple[str, ...]]] = {
     ),
     "trainings": ("trainer/training/", "trainer/checkpoints/"),
     "trainer": ("tests/trainer/",),
-    # each takes one to three minutes, so none of them may be the last one
+    # each takes half a minute to three minutes, so none of them may be the last one
     "page": ("ui/live/",),
     "protocol": ("jobs/test_slurm_protocol",),
     "isolation": ("dag_factory/test_isolation",),
+    "bombs": ("trust/test_bombs",),
     "iterations": ("studies/iterations/",),
     "local cluster": ("jobs/test_local_cluster",),
 }

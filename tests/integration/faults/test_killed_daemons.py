@@ -58,13 +58,17 @@ def names_below(process: psutil.Process) -> set[str]:
 
 
 def start_now(cluster: SlurmCluster, job_id: str | None) -> None:
-    """Start a job that waits for its time; slurmctld refuses while slurmdbd has not answered for that job."""
+    """Start a job that waits for its time.
+
+    slurmctld refuses while slurmdbd has not answered for that job, and right after its start it has answered with a
+    message of another type, for which scontrol fails.
+    """
 
     def is_accepted() -> bool:
         try:
             cluster.slurm("scontrol", "update", f"JobId={job_id}", "StartTime=now")
         except subprocess.CalledProcessError as error:
-            if "try again" not in error.stderr:
+            if not any(text in error.stderr for text in ("try again", "Unexpected message received")):
                 raise
             return False
         return True
