@@ -79,10 +79,16 @@ class Search:
         """Write the files of the search.
 
         :param last_rank: whether this process is the last one, which has the losses.
+        :raises SystemExit: if the training ended before the search, for example after a signal
         """
+        args = self._arguments()
+        if not self.stopped and self._iterations < args.train_iters:
+            raise SystemExit(
+                f"{_NAME}: error: the search ended after {self._iterations} of {args.train_iters} iterations "
+                "and suggests no learning rate"
+            )
         if last_rank:
-            optimizer = self._arguments().optimizer
-            about = {"optimizer": optimizer, "iterations": self._iterations, "stopped_early": self.stopped}
+            about = {"optimizer": args.optimizer, "iterations": self._iterations, "stopped_early": self.stopped}
             write_search(Path(self._options.lr_finder_save), self._curve, about)
 
 

@@ -151,6 +151,18 @@ def test_the_search_with_upstream_gives_the_same_result(
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "lr_finder"}
 
 
+def test_a_search_that_upstream_ends_before_its_last_iteration_suggests_nothing(
+    trainer: Trainer, data: Data, upstream: Path, tmp_path: Path
+) -> None:
+    """After a signal, for example, upstream saves a checkpoint and ends as if all was well."""
+    extra = ["--train-iters", 12, "--lr-finder-end-lr", "1e-3", "--eval-interval", 12, "--exit-interval", 5]
+    words = upstream_words(upstream, data, tmp_path, extra)
+    (outcome,) = trainer.run_ranks(1, *words, script="upstream_on_cpu.py")
+    assert outcome.status == 1
+    assert "the search ended after 5 of 12 iterations and suggests no learning rate" in outcome.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"cache"}
+
+
 def test_the_last_stage_of_upstreams_pipeline_writes(
     trainer: Trainer, data: Data, upstream: Path, tmp_path: Path
 ) -> None:
