@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -405,6 +406,25 @@ def test_a_folder_that_a_job_has_filled_delays_no_other(slurm, tmp_path, monkeyp
     # a caller that needs the folder's state gets an error
     with pytest.raises(TransportError, match="cannot be listed within"):
         parse_whole_poll(watches, result)
+
+
+@pytest.mark.slow
+def test_no_process_is_left_on_the_login_node(slurm, tmp_path):
+    """The time limit for the one-line files is a process that sleeps."""
+    sleeping = slurm.root / "bin" / "sleep"
+    sleeping.write_text(f'#!/bin/sh\necho $$ >>"{tmp_path}/started"\nexec {shutil.which("sleep")} "$@"\n')
+    sleeping.chmod(0o755)
+    watches = [Watch(f"{number}", checkpoint_dir=f"{tmp_path}/{number}/checkpoints") for number in range(500)]
+    for watch in watches:
+        folder = tmp_path / watch.key / "checkpoints"
+        folder.mkdir(parents=True)
+        (folder / "latest_checkpointed_iteration.txt").write_text("5")
+    slurm.run(poll_script(watches))
+    started = [int(pid) for pid in (tmp_path / "started").read_text().split()]
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in started):
+        assert time.monotonic() < deadline, started
+        time.sleep(0.05)
 
 
 def test_log_lines_that_look_like_the_answer_do_no_harm(slurm, tmp_path):

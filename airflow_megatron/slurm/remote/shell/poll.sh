@@ -107,7 +107,13 @@ am_one_liners() {
     xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 0 -size +16' find 2>/dev/null)
   am_first_lines "$@" &
   am_reader=$!
-  { sleep 10 && kill -9 $am_reader; } >/dev/null 2>&1 &
+  {
+    am_sleep=
+    trap 'kill $am_sleep; exit' TERM
+    sleep 10 &
+    am_sleep=$!
+    wait $am_sleep && kill -9 $am_reader
+  } >/dev/null 2>&1 &
   am_watch=$!
   wait $am_reader 2>/dev/null || printf 'one_liners_cut\n'
   kill $am_watch 2>/dev/null
