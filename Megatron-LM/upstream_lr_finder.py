@@ -88,7 +88,11 @@ class Search:
                 "and suggests no learning rate"
             )
         if last_rank:
-            about = {"optimizer": args.optimizer, "iterations": self._iterations, "stopped_early": self.stopped}
+            about = {
+                "optimizer": args.optimizer,
+                "iterations": self._iterations,
+                "stopped_early": self.stopped,
+            }
             write_search(Path(self._options.lr_finder_save), self._curve, about)
 
 

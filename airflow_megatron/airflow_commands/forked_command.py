@@ -2,14 +2,15 @@
 
 Before its first task, an ``airflow dags test`` takes 5 s of processor time: it imports Airflow, and creates the routes
 of Airflow's API, because it contains a server of its own. The fork server of :mod:`multiprocessing` does that once for
-all commands of a process.
+all commands of a process. If its socket cannot be created, each command is a new process.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
+import tempfile
+from multiprocessing import get_context
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 _PRELOADED: Final = "airflow_megatron.airflow_commands.preloaded_command"
+_LONGEST_FOLDER: Final = 107 - len("/pymp-12345678/listener-12345678")
+"""Maximum length of the folder for temporary files in which a fork server can create its socket (unix(7))."""
 
 
 class ForkedCommand:
@@ -31,10 +34,11 @@ class ForkedCommand:
     """
 
     def __init__(self, *words: str) -> None:
-        forks = multiprocessing.get_context("forkserver")
-        forks.set_forkserver_preload([_PRELOADED])
-        self._output, written = forks.Pipe(duplex=False)
-        self._process = forks.Process(target=_run, args=(words, written))
+        has_socket = len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_FOLDER
+        processes = get_context("forkserver") if has_socket else get_context("spawn")
+        processes.set_forkserver_preload([_PRELOADED])
+        self._output, written = processes.Pipe(duplex=False)
+        self._process = processes.Process(target=_run, args=(words, written))
         self._process.start()
         written.close()
 

@@ -52,7 +52,10 @@ def test_commands_of_airflow() -> None:
     assert unknown.exit_status() == 2
 
 
-def test_output_and_exit_status(tmp_path: Path) -> None:
+@pytest.mark.parametrize("temporary", ["/tmp", "long" * 30])
+def test_output_and_exit_status(temporary: str, tmp_path: Path) -> None:
+    """The socket of a fork server is in the folder for temporary files, and its path may have 107 bytes."""
+    (tmp_path / temporary).mkdir(exist_ok=True)
     package = tmp_path / "airflow"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -60,7 +63,7 @@ def test_output_and_exit_status(tmp_path: Path) -> None:
     (tmp_path / "caller.py").write_text(CALLER)
     ended = subprocess.run(
         [sys.executable, tmp_path / "caller.py"],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "TMPDIR": str(tmp_path / temporary)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
