@@ -378,8 +378,8 @@ FIXES: Final = (
         "H8",
         "records that block their readers",
         "slurm/remote/shell/poll.sh",
-        "{ sleep 10 && kill",
-        "{ sleep 100 && kill",
+        "sleep 10 &",
+        "sleep 100 &",
         (f"{POLLING}::test_a_file_that_blocks_its_readers_spoils_no_verdict",),
     ),
     Fix(
