@@ -65,6 +65,7 @@ def test_files_that_only_mention_the_name_or_are_broken_do_not_count(other: str,
     assert repeated_name_problem(load_sweep(specs / "a.yaml")) is None
 
 
+@pytest.mark.slow
 def test_costly_files_that_mention_the_name_do_not_count(
     specs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ class TestScalingStudy:
         assert {job.params["train_iters"] for job in jobs} == {train_iters}
         assert [job.params["lr"] * job.params["weight_decay"] for job in jobs] == pytest.approx([1e-4] * 30)
 
+    @pytest.mark.slow
     def test_warm_up(self) -> None:
         assert {
             (job.params["model"], job.params["micro_batch_size"], job.params["lr_warmup_iters"])

@@ -91,6 +91,7 @@ def test_the_routes_of_tasks_are_asked_for(fails: bool, tmp_path: Path) -> None:
         ({"no_proxy": "*"}, "*"),
     ],
 )
+@pytest.mark.slow
 def test_requests_within_the_machine_use_no_proxy(
     variables: dict[str, str], exceptions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_class_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytes
         kinds["abstract"]
 
 
+@pytest.mark.slow
 def test_a_spec_with_a_class_that_cannot_be_used(tmp_path: Path) -> None:
     """The error has a place; a spec without that class is valid; both through the command line."""
     install(tmp_path, "gone_kinds", "[airflow_megatron.stage_kinds]\ngone = gone_kinds:Gone\n")
@@ -170,6 +171,7 @@ def test_a_spec_with_a_class_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", ['"tar -c"', '("tar", 5)', "None", '"tar"'])
+@pytest.mark.slow
 def test_a_command_that_is_not_a_tuple_of_texts(tmp_path: Path, made: str) -> None:
     install(tmp_path, "odd_kinds", "[airflow_megatron.stage_kinds]\nodd = odd_kinds:Odd\n")
     (tmp_path / "odd_kinds.py").write_text(
@@ -209,6 +211,7 @@ class Odd(StageKind):
         ("environment_of_later(self, job, cluster)", "raise KeyError", "environment_of_later() failed at {}:10: KeyE"),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_method_that_fails(tmp_path: Path, method: str, body: str, why: str) -> None:
     """The error names the class and the line of the other package; the other specs are checked."""
     install(tmp_path, "odd_kinds", "[airflow_megatron.stage_kinds]\nodd = odd_kinds:Odd\n")
