@@ -6,11 +6,13 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import local_dir
 from airflow_megatron.spec.documents.yaml_document import load_yaml_file
 from airflow_megatron.spec.native.extension import extended
 from airflow_megatron.spec.native.overrides import overridden
+from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +30,7 @@ def write_changed_spec(path: Path, settings: Sequence[str]) -> Path:
     document = overridden(extended(load_yaml_file(path)), settings)
     if "stages" not in document.data:
         raise SpecError(document.problem((), "values can be replaced only in a native spec", "edit the file"))
+    check_sweep(load_sweep(path, settings))  # its messages name the settings, and no invalid file is written
     name = str(document.data.get("name") or path.stem)
     if not any(setting.startswith("name=") for setting in settings):
         name += f"-{hashlib.sha256(json.dumps(sorted(settings)).encode()).hexdigest()[:6]}"

@@ -1230,7 +1230,10 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
                 hint = f"{hint}; {SECRET_HINT}"
             elif detail["type"] == "literal_error":
                 names = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
-                near = near_names(str(detail["input"]), names, alike=_ALIKE)
+                word = str(detail["input"])
+                near = near_names(word, names, alike=_ALIKE)
+                if len(near) > 1:
+                    near = near_names(word, near, alike=_ALIKE_AMONG)
                 hint = f"{suggestion(map(repr, near))} {hint}" if len(near) == 1 else hint
             elif conditions := _conditions_of_list(detail, path, section):
                 hint = f"write {conditions}"
@@ -1241,6 +1244,8 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
 
 _ALIKE: Final = 0.7
 """Minimum similarity of a word to the one that is suggested: ``gpu`` is not meant to be ``cpu``."""
+_ALIKE_AMONG: Final = 0.85
+"""The same where several words are alike: ``megatron_ml`` is meant to be ``megatron_lm``, not ``megatron_core``."""
 _ALIKE_BELOW: Final = 0.85
 """The same for a key of another section: many keys are compared."""
 SECRET_HINT = "write NAME: {file: PATH}, a private file on the cluster, or {connection: ID}, {variable: NAME}"

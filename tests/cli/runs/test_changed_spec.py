@@ -68,6 +68,17 @@ def test_values_that_cannot_be_overridden(text: str, setting: str, tmp_path: Pat
         load_sweep(write_changed_spec(path, [setting]))
 
 
+@pytest.mark.parametrize("setting", ["trainer=megatron_ml", "stages.pretrain.kind=trian", "point=same"])
+def test_an_invalid_value_is_named_and_no_file_is_left(setting: str, local: Path, tmp_path: Path) -> None:
+    """Airflow would report the file in each later run with other values."""
+    path = tmp_path / "chain.yaml"
+    path.write_text(CHAIN)
+    with pytest.raises(SpecError) as refused:
+        write_changed_spec(path, [setting])
+    assert "changed-specs" not in str(refused.value)
+    assert not local.exists()
+
+
 @pytest.mark.slow
 def test_a_missing_checkout_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

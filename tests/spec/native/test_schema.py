@@ -147,6 +147,7 @@ def test_the_file_names_the_sweep() -> None:
             "trainer is 'megatron' (expected one of 'megatron_core', 'megatron_lm' or 'megatron_deepspeed')",
         ),
         (spec_text(point="p", more="trainer: Megatron-LM"), "(did you mean 'megatron_lm'? expected one of "),
+        (spec_text(point="p", more="trainer: megatron_ml"), "(did you mean 'megatron_lm'? expected one of "),
         (
             spec_text(point="p", more="trackers: [{tracker: wandb, connection: my conn}]"),
             "trackers.0.connection is 'my conn' (expected letters, digits, '_', '.' and '-', at most 200 characters)",
