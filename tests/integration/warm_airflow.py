@@ -58,7 +58,12 @@ class _Server:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(SERVER)],
-                env=dict(environment),
+                # commands have environments of their own, and this process outlives what a command's may name
+                env={
+                    name: value
+                    for name, value in environment.items()
+                    if _read_at_import(name) or not name.startswith("AIRFLOW_")
+                },
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
