@@ -27,18 +27,14 @@ _MODULES: Final = (
     "airflow.sdk.execution_time.task_runner",
     "airflow.serialization.definitions.dag",
     "airflow.serialization.serialized_objects",
-    "airflow_megatron.dag_factory.building",
-    "airflow_megatron.dag_factory.own_sweep",
-    "airflow_megatron.dag_factory.spec_files",
-    "airflow_megatron.dag_factory.spec_folder",
-    "airflow_megatron.hooks.asyncssh_transport",
     "airflow_megatron.plan.run_results",
     "airflow_megatron.ui.plugin",
 )
 
 
 def _preload() -> None:
-    for name in _MODULES:
+    of_sweeps = importlib.import_module("airflow_megatron.ui.preloading")
+    for name in (*_MODULES, *of_sweeps.OF_READERS, *of_sweeps.OF_TASKS):
         importlib.import_module(name)
     sys.modules["airflow.cli.cli_parser"].get_parser()  # Airflow caches it, and the server
     asyncio.run(_first_request())
