@@ -74,7 +74,7 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
     return msgspec.json.Encoder(enc_hook=plain, order=order)
 
 
-_ROWS_AT_ONCE: Final = 256
+_ROWS_AT_ONCE: Final = 16
 _ROW_INDENT: Final = b"\n    "
 
 

@@ -109,7 +109,8 @@ def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float 
     plain = _plain(word)
     if same := [name for name in names if name != word and _plain(name) == plain]:
         return same[:limit]
-    names = [name for name in names if _may_resemble(word, name, alike)]
+    letters = frozenset(word.lower())
+    names = [name for name in names if _may_resemble(word, letters, name, alike)]
     if not names:
         return []
     if found := difflib.get_close_matches(word, names, n=limit, cutoff=alike):
@@ -119,10 +120,17 @@ def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float 
     return [lowered[name] for name in found]
 
 
-def _may_resemble(word: str, name: str, alike: float) -> bool:
-    """Return whether the lengths allow the similarity: ``SequenceMatcher.real_quick_ratio``, without a matcher."""
-    both = len(word) + len(name)
-    return not both or 2 * min(len(word), len(name)) / both >= alike
+def _may_resemble(word: str, letters: frozenset[str], name: str, alike: float) -> bool:
+    """Return whether lengths and letters allow the similarity: a bound of ``SequenceMatcher.ratio``, without a matcher.
+
+    :param letters: those of the word, in lower case
+    """
+    both, shorter = len(word) + len(name), min(len(word), len(name))
+    if not both or 2 * shorter / both < alike:
+        return not both
+    others = {*name.lower()}
+    equal = min(shorter, len(word) - len(letters - others), len(name) - len(others - letters))
+    return 2 * equal / both >= alike
 
 
 def longer_names(word: str, known: Iterable[str], *, limit: int = 3) -> list[str]:

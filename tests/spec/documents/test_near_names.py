@@ -55,6 +55,8 @@ def test_hints_for_near_names() -> None:
     st.sampled_from((0.6, 0.8, 0.85)),
 )
 def test_the_names_of_difflib_and_no_others(word: str, names: list[str], alike: float) -> None:
-    compared = [name for name in names if _may_resemble(word, name, alike)]
-    found = difflib.get_close_matches(word, compared, n=3, cutoff=alike)
-    assert found == difflib.get_close_matches(word, names, n=3, cutoff=alike)
+    letters = frozenset(word.lower())
+    compared = [name for name in names if _may_resemble(word, letters, name, alike)]
+    for case in (str, str.lower):
+        found = difflib.get_close_matches(case(word), map(case, compared), n=3, cutoff=alike)
+        assert found == difflib.get_close_matches(case(word), map(case, names), n=3, cutoff=alike)
