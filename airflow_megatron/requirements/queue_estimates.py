@@ -47,17 +47,17 @@ class GpuHours:
 
 def gpu_hours(jobs: Iterable[Job]) -> GpuHours:
     """Return the maximum GPU-hours of jobs, with one attempt each."""
-    total = GpuHours()
+    hours, unbounded, own_scripts = 0.0, 0, 0
     for job in jobs:
         if job.script is not None:
-            total += GpuHours(own_scripts=1)
-            continue
-        gpus = job.slurm.node_count * job.slurm.gpus
-        if not gpus:
-            continue
-        seconds = job.slurm.time
-        total += GpuHours(unbounded=1) if seconds is None else GpuHours(gpus * seconds / 3600)
-    return total
+            own_scripts += 1
+        elif gpus := job.slurm.node_count * job.slurm.gpus:
+            seconds = job.slurm.time
+            if seconds is None:
+                unbounded += 1
+            else:
+                hours += gpus * seconds / 3600
+    return GpuHours(hours, unbounded, own_scripts)
 
 
 def site_cost(jobs: Iterable[Job], billing: BillingSection) -> GpuHours:

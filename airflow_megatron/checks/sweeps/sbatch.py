@@ -102,9 +102,10 @@ def _replaced(
     """Yield options of a user's script that give way to other values of the submission's own."""
     directory = job.work_dir or job.run_dir
     log = (job.log or "").replace("{attempt}", "1")
+    replaced = {"chdir": directory, "output": log, "error": log, "open-mode": "append"}
     for option in options:
         name, value = option.name, option.value or ""
-        own = {"chdir": directory, "output": log, "error": log, "open-mode": "append"}.get(name)
+        own = replaced.get(name)
         if (
             own is None
             or posixpath.join(directory, value) == own

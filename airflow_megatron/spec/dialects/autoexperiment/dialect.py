@@ -238,9 +238,8 @@ class AutoExperimentSweep(ForeignSweep):
         :raises SpecError: if it does
         """
         root = posixpath.normpath(cluster.run_root)
-        inside = posixpath.normpath(run_dir)
-        escapes = ".." in given.split("/") if given.startswith("/") else not inside.startswith(f"{root}/")
-        if escapes:
+        absolute = given.startswith("/")
+        if ".." in given.split("/") if absolute else not posixpath.normpath(run_dir).startswith(f"{root}/"):
             message = f"RUN_DIR {given!r} leaves the run root {root}"
             place = self.document.last_place("RUN_DIR")
             raise SpecError(

@@ -191,13 +191,15 @@ def script_job(
         start=_answer(params, "start_condition_cmd", sweep_dir),
         start_every_attempt=True,
         finish=finish_condition(params, log, sweep_dir),
-        events=(
-            Event(
-                "frozen", on="idle", do="restart", after=max(3 * interval, _SHORTEST_SILENCE_S), limit=None
-            ),
-        ),
+        events=(_restart_when_silent(interval),),
         check_interval=interval,
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _restart_when_silent(interval: float) -> Event:
+    silence = max(3 * interval, _SHORTEST_SILENCE_S)
+    return Event("frozen", on="idle", do="restart", after=silence, limit=None)
 
 
 def check_interval(params: Mapping[str, Any]) -> float:
