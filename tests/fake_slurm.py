@@ -59,6 +59,7 @@ cat "$FAKE_SLURM"/jobs/* 2>/dev/null | while IFS='|' read -r id state submitted 
     'row|%j') printf 'row|%s\n' "$job" ;;
     %A) printf '%s\n' "$id" ;;
     'queue|'*'|%r|%j') printf 'queue|%s|%s|%s|%s\n' "$id" "$state" "$comment" "$job" ;; # the comment as the reason
+    queue*'|%k') printf 'queue|%s|%s|%s\n' "$id" "$job" "$comment" ;;
     queue*) printf 'queue|%s|%s\n' "$id" "$job" ;;
     *%S*) printf '%s|%s|%s|N/A|N/A|1||None|%s\n' "$id" "$state" "$submitted" "$job" ;;
     *) printf '%s|%s|%s|%s|%s\n' "$id" "$state" "$submitted" "$comment" "$job" ;;

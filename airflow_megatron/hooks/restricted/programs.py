@@ -94,6 +94,7 @@ def _reading(commands: SlurmCommands) -> dict[str, str]:
             f"am_root={word('start')}\nexport am_root",
             functions,
             shell_file("exit_record"),
+            shell_file("own_name"),
             shell_file("poll"),
             "printf 'now %s\\n' \"$(date +%s.%N)\"",
         )
@@ -159,7 +160,9 @@ def _snapshots() -> Iterator[tuple[str, str]]:
 def _changing(commands: SlurmCommands) -> dict[str, str]:
     functions = slurm_functions(commands)
     ahead = f"{functions}\n{shell_file('ahead_queue')}\n"
-    scancel = f"am_scancel_ids() {{ xargs -n 500 {commands.command('scancel')}; }}\n{shell_file('cancel')}"
+    own_name = shell_file("own_name")
+    calling = f"am_scancel_ids() {{ xargs -n 500 {commands.command('scancel')}; }}\n"
+    scancel = f"{calling}{own_name}\n{shell_file('cancel')}"
     of_name = 'awk -F"|" -v name="$am_name" \'$3 == name { print $2 "|" $3 }\''
     folder = shell_file("checkpoint_folder")
     array = f"{shell_file('submit')}\n{shell_file('array_claim')}\n{shell_file('submit_array')}\n"

@@ -161,6 +161,7 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
         f"am_root={quote(root)}\nexport am_root",
         slurm_functions(commands),
         shell_file("exit_record"),
+        shell_file("own_name"),
         shell_file("poll"),
         "printf 'now %s\\n' \"$(date +%s.%N)\"",
     ]
@@ -218,6 +219,7 @@ class _Answer:
     """The parsed output of the script, by section."""
 
     time: float
+    own_names: dict[str, str]
     queue: dict[str, QueueRow]
     queue_by_name: dict[str, QueueRow]
     queued_arrays: set[str]
@@ -302,8 +304,9 @@ def _observe(
     if watch.job_name is not None:
         # Slurm reuses job ids after MaxJobId: a row with another name belongs to another job.
         queue = queue if queue and queue.name == watch.job_name else None
-        accounting = accounting if accounting and accounting.name == watch.job_name else None
-        controller = controller if controller and controller.name == watch.job_name else None
+        names = (watch.job_name, queue.renamed if queue and queue.renamed else watch.job_name)
+        accounting = accounting if accounting and accounting.name in names else None
+        controller = controller if controller and controller.name in names else None
     queue_active = queue is not None and not queue.state.ended
     array, task, _ = (watch.job_id or "").partition("_")
     if watch.checkpoint_dir is not None and watch.checkpoint_dir.rstrip("/") in answer.checkpoints.slow:
@@ -380,6 +383,7 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool, arrays: Colle
         0.0,
         {},
         {},
+        {},
         set(),
         False,
         {},
@@ -407,6 +411,9 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool, arrays: Colle
         match word:
             case "now":
                 answer.time = _number(rest) or 0.0
+            case "K":
+                job_id, _, name = rest.partition(" ")
+                answer.own_names[job_id] = name
             case "Q":
                 queue_lines.append(rest)
             case "q" | "a":
@@ -490,7 +497,8 @@ def _read_queue(
     if not succeeded:
         return
     answer.queue_ok = True
-    for row in with_whole_jobs([row for row in rows if row is not None]):
+    renamed = (_with_own_name(row, answer.own_names.get(row.job_id)) for row in rows if row is not None)
+    for row in with_whole_jobs(list(renamed)):
         array, task, _ = row.job_id.partition("_")
         if task:
             answer.queued_arrays.add(array)
@@ -502,6 +510,11 @@ def _read_queue(
         known = answer.queue_by_name.get(row.name)
         if known is None or known.state.ended >= row.state.ended:  # an active job counts before an ended one
             answer.queue_by_name[row.name] = row
+
+
+def _with_own_name(row: QueueRow, own: str | None) -> QueueRow:
+    """Return the row of a job that a user has renamed under the name with which it was submitted."""
+    return row if own is None else replace(row, name=own, renamed=row.name)
 
 
 def parse_queue_row(line: str) -> QueueRow | None:

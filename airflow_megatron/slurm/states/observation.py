@@ -92,6 +92,8 @@ class Watch:
 class QueueRow:
     """One row of ``squeue``, which also lists recently ended jobs with their final state.
 
+    :param name: the name with which the job was submitted.
+    :param renamed: the name that a user has given to a job of this package since then; empty if none has.
     :param submitted: Unix time, None if Slurm prints none; *started* and *ended* likewise (*ended* of a running job
         is its walltime limit).
     """
@@ -105,6 +107,7 @@ class QueueRow:
     submitted: float | None = None
     started: float | None = None
     ended: float | None = None
+    renamed: str = ""
 
 
 @dataclass(frozen=True)

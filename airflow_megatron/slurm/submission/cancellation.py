@@ -34,14 +34,14 @@ class CancelOutcome:
 def cancel_script(jobs: Sequence[tuple[str, str]], commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
     """Return the remote script that cancels *jobs*, pairs of job id and exact job name.
 
-    Slurm reuses job ids, so only a job that still has the given name is cancelled.
+    Slurm reuses job ids, so a job is cancelled only if it has the given name, or was submitted with it and renamed.
     """
     wanted = "\n".join(f"{checked_job_id(job_id)}|{checked_job_name(name)}" for job_id, name in jobs)
     return framed(
         f"{slurm_functions(commands)}\n"
         f"am_wanted() {{\n  cat {here_document(wanted)}}}\n"
         f"am_scancel_ids() {{ xargs -n 500 {commands.command('scancel')}; }}\n"
-        f"{shell_file('cancel')}"
+        f"{shell_file('own_name')}\n{shell_file('cancel')}"
     )
 
 
@@ -64,7 +64,7 @@ def withdraw_script(
         f"am_name={quote(attempt.job_name)}\n"
         f"am_wanted() {{\n  printf '%s\\n' \"$am_rows\" | {of_name}\n  cat {here_document(recorded)}}}\n"
         f"am_scancel_ids() {{ xargs -n 500 {commands.command('scancel')}; }}\n"
-        f"{shell_file('cancel')}"
+        f"{shell_file('own_name')}\n{shell_file('cancel')}"
     )
 
 

@@ -161,6 +161,23 @@ def test_only_our_own_job_is_cancelled(cluster, tmp_path):
     parse_cancel(jobs, cluster.run(cancel_script(jobs)))
 
 
+def test_a_renamed_job_is_followed_and_cancelled(cluster, tmp_path):
+    goes = f"am_run {until(tmp_path / 'go')}; exit 3"
+    followed = cluster.request(tmp_path, "followed", goes)
+    stopped = cluster.request(tmp_path, "stopped", "am_run sleep 280")
+    ids = [cluster.submit(one).job_id for one in (followed, stopped)]
+    for job_id in ids:
+        cluster.slurm("scontrol", "update", f"JobId={job_id}", "JobName=x")
+    watch = watch_for(followed, ids[0])
+    wait_for(cluster, watch, running)
+    (tmp_path / "go").touch()
+    verdict = verdict_of(cluster, watch)
+    assert (verdict.outcome, verdict.state, verdict.exit_code) == (Outcome.FAILED, JobState.FAILED, 3)
+    jobs = [(ids[1], stopped.attempt.job_name)]
+    assert parse_cancel(jobs, cluster.run(cancel_script(jobs))).cancelled == (ids[1],)
+    assert verdict_of(cluster, watch_for(stopped, ids[1])).outcome is Outcome.CANCELLED
+
+
 def test_lost_node(cluster, tmp_path):
     request = cluster.request(
         tmp_path, "lost", "am_run sleep 280", sbatch_options=("--nodelist=n4", "--no-requeue")

@@ -77,6 +77,47 @@ def test_queue_and_accounting_in_one_command(slurm):
     assert " -j 9,10,11 " in call
 
 
+def queue_with_comments(slurm, *rows):
+    """Print (row, comment) as squeue prints them in the poll's format, which ends with a mark and the comment."""
+    lines = "\n".join(f"M|{row}|M|{comment}" for row, comment in rows)
+    marks = "for f; do case $f in am*) m=${f%%|*} ;; esac; done"
+    slurm.behave("squeue", f"{marks}\nsed \"s/M|/$m|/g\" <<'E'\n{lines}\nE")
+
+
+@pytest.mark.parametrize("comment", ["{}", "plug-in: {}", "{} | (gpu=4)"])
+def test_a_renamed_job_is_followed(slurm, comment):
+    """Users rename jobs with ``scontrol update``; the comment of a job still has its first name."""
+    queue_with_comments(
+        slurm,
+        ("7|RUNNING|1|2|N/A|1|n1|None|x", comment.format("airflow-megatron:abc:s.p.train.a1")),
+        ("8|RUNNING|1|2|N/A|1|n1|None|y|z", comment.format("airflow-megatron:abc:s.p.train.a2")),
+        ("9|FAILED|1|2|3|1|n1|NonZeroExitCode|z", comment.format("airflow-megatron:abc:s.p.train.a3")),
+        ("10|RUNNING|1|2|N/A|1|n1|None|s.p.train.a4", comment.format("airflow-megatron:abc:s.p.train.a4")),
+    )
+    accounting(slurm, "9|9|FAILED|3:0|1|2|3|1|1|n1|None|z")
+    names = {"7": "s.p.train.a1", "8": "s.p.train.a2", "9": "s.p.train.a3", "10": "s.p.train.a4"}
+    seen = poll(slurm, *(Watch(key=i, job_id=i, job_name=name) for i, name in names.items()))
+    assert {key: (one.queue.name, one.queue.renamed) for key, one in seen.items()} == {
+        "7": ("s.p.train.a1", "x"),
+        "8": ("s.p.train.a2", "y|z"),
+        "9": ("s.p.train.a3", "z"),
+        "10": ("s.p.train.a4", ""),
+    }
+    assert (seen["9"].queue.state, seen["9"].accounting.exit_code) == (JobState.FAILED, 3)
+
+
+def test_a_reused_id_is_not_a_renamed_job(slurm):
+    queue_with_comments(
+        slurm,
+        ("7|RUNNING|1|2|N/A|1|n1|None|x", "airflow-megatron:abc:s.p.train.a10"),
+        ("8|RUNNING|1|2|N/A|1|n1|None|x", "(null)"),
+        ("9|RUNNING|1|2|N/A|1|n1|None|x", "my airflow-megatron:s.p.train.a1"),
+    )
+    accounting(slurm)
+    watches = [Watch(key=i, job_id=i, job_name="s.p.train.a1") for i in ("7", "8", "9")]
+    assert [one.queue for one in poll(slurm, *watches).values()] == [None, None, None]
+
+
 def test_accounting_is_queried_in_chunks(slurm):
     queue(slurm)
     poll(slurm, *(Watch(key=str(i), job_id=str(i)) for i in range(1, 1202)))

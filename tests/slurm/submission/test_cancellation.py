@@ -92,3 +92,25 @@ def test_nothing_is_submitted_for_a_withdrawn_attempt(slurm, request_for):
 def test_without_a_written_mark_there_is_no_withdrawal(slurm, request_for):
     with pytest.raises(TransportError, match=r"cannot write .*withdrawn"):
         withdraw(slurm, request_for().attempt)
+
+
+def rename(slurm, job_id, name):
+    path = slurm.root / "jobs" / job_id
+    path.write_text(path.read_text().rpartition("|")[0] + f"|{name}\n")
+
+
+def test_a_renamed_job_is_cancelled(slurm, request_for):
+    """Users rename jobs with ``scontrol update``; the comment of a job still has its first name."""
+    request = request_for(1)
+    slurm.submit(request)
+    rename(slurm, "1001", "x")
+    assert cancel(slurm, ("1001", "sweep.point.train.a10")).cancelled == ()
+    assert cancel(slurm, ("1001", "sweep.point.train.a1")).cancelled == ("1001",)
+    assert slurm.jobs == []
+
+
+def test_the_renamed_job_of_a_withdrawn_attempt_is_cancelled_without_a_recorded_id(slurm, request_for):
+    request = request_for(1)
+    slurm.submit(request)
+    rename(slurm, "1001", "x")
+    assert withdraw(slurm, request.attempt).cancelled == ("1001",)

@@ -1,10 +1,16 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# Body of cancellation.py's script; it uses am_wanted (prints ID|NAME lines), am_squeue and am_scancel_ids.
+# Body of cancellation.py's script; it uses am_wanted (prints ID|NAME lines), am_squeue, am_scancel_ids and am_own_name.
 
-am_rows=$(am_squeue --me -h -r -o 'queue|%i|%j' 2>&1) || {
+am_rows=$(am_squeue --me -h -r -o 'queue|%i|%j|%k' 2>&1) || {
   printf 'failed squeue: %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"
   am_rows=
 }
+am_rows=$(printf '%s\n' "$am_rows" | awk -F'|' "$am_own_name"'
+  $1 == "queue" {
+    own = own_name(substr($0, length($1 $2 $3) + 4))
+    $0 = $1 "|" $2 "|" (own == "" ? $3 : own)
+  }
+  { print }')
 am_ids=$({
   printf '%s\n' "$am_rows"
   am_wanted

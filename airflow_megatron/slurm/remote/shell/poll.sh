@@ -1,5 +1,6 @@
 # shellcheck shell=sh disable=SC2154,SC2034,SC2016,SC2089,SC2090
-# The functions of poll.py's script; they use am_root (common prefix of all paths), am_squeue and am_sacct.
+# The functions of poll.py's script; they use am_root (common prefix of all paths), am_squeue, am_sacct and
+# am_own_name.
 # Calls with the lists of ids and paths follow. The functions start no process per job, except for new log bytes.
 
 am_newline='
@@ -17,11 +18,21 @@ am_new_folder() { # start-up files may set TMPDIR to a folder that only compute 
   mktemp -d 2>/dev/null || TMPDIR=/tmp mktemp -d
 }
 
-am_queue() { # FORMAT; -t all: jobs that ended within MinJobAge show their final state
-  am_queue=$(am_squeue --me -h -t all -o "$am_mark|$1" 2>&1)
+# am_queue FORMAT; -t all: jobs that ended within MinJobAge show their final state. A "K" line has the id and the former
+# name of a renamed job, from its comment.
+am_queue() {
+  am_queue=$(am_squeue --me -h -t all -o "$am_mark|$1|$am_mark|%k" 2>&1)
   am_status=$?
   case $am_queue in
     *"$am_mark"*)
+      printf '%s\n' "$am_queue" | awk -v mark="$am_mark" "$am_own_name"'
+        index($0, mark "|") == 1 && (cut = index($0, "|" mark "|")) {
+          own = own_name(substr($0, cut + length(mark) + 2))
+          row = substr($0, length(mark) + 2, cut - length(mark) - 2)
+          if (own != "" && substr(row, length(row) - length(own)) != "|" own)
+            print "K " substr(row, 1, index(row, "|") - 1) " " own
+        }'
+      am_queue=$(printf '%s\n' "$am_queue" | sed "s/|$am_mark|.*//")
       printf '%s\n' "$am_queue" | sed -e "s/^$am_mark|/Q /;t" -e 's/^/q /'
       am_broken=$(printf '%s\n' "$am_queue" | awk -F'|' -v mark="$am_mark" '
         $1 == mark { id = $2; sub(/\+0$/, "", id); next }
