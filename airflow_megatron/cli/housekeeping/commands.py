@@ -56,7 +56,7 @@ def delete(
             is_empty = True
             for line in delete_remains(remains):
                 is_empty = False
-                print(f"deleted {line}", flush=True)
+                print(line, flush=True)
             if is_empty:
                 print(f"{remains.sweep} has no data")
             return

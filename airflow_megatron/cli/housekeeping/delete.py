@@ -17,6 +17,7 @@ from airflow_megatron.slurm.remote.run_folders import folders_script, parse_fold
 from airflow_megatron.slurm.submission.job_script import attempts_in_queue
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.spec.documents.quantities import counted
+from airflow_megatron.spec.trust.plain_text import shown
 from airflow_megatron.supervision.attempts import answered, slurm_commands
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def what_is_there(remains: Remains) -> Iterator[str]:
     :raises airflow_megatron.slurm.remote.transport.TransportError: if a login node does not answer
     """
     for site in remains.sites:
-        for answer in _on(site, remove=False):
+        for answer in _on(remains, site, remove=False):
+            yield from _foreign(answer, site)
             if answer.problem:
                 yield f"left alone: {answer.problem}"
             elif answer.exists:
@@ -101,7 +103,7 @@ def what_is_there(remains: Remains) -> Iterator[str]:
 
 
 def delete(remains: Remains) -> Iterator[str]:
-    """Delete the data, folders first; yield a line for each deleted item.
+    """Delete the data, folders first; yield a line for each deleted item, and for items that are kept.
 
     The command can be repeated after an interruption at any time.
 
@@ -110,11 +112,12 @@ def delete(remains: Remains) -> Iterator[str]:
     """
     problems: list[str] = []
     for site in remains.sites:
-        for answer in _on(site, remove=True):
+        for answer in _on(remains, site, remove=True):
+            yield from _foreign(answer, site)
             if answer.problem:
                 problems.append(f"{answer.path} on {site.cluster.name}: {answer.problem}")
             elif answer.removed:
-                yield f"{answer.path} on {site.cluster.name}"
+                yield f"deleted {answer.path} on {site.cluster.name}"
     if problems:
         raise HousekeepingError("not removed: " + "; ".join(problems))
     if remains.sites:
@@ -122,13 +125,13 @@ def delete(remains: Remains) -> Iterator[str]:
         placements.forget(placements.read() if remains.points is None else remains.points)
     for folder in remains.reports:
         shutil.rmtree(folder)
-        yield f"{folder} on this machine"
+        yield f"deleted {folder} on this machine"
     if remains.store is not None and remains.is_whole_sweep:
         try:
             remains.store.remove_sweep(remains.sweep)
         except StoreError as error:
             raise HousekeepingError(str(error)) from None
-        yield f"rows of the sweep in {remains.store.shown}"
+        yield f"deleted rows of the sweep in {remains.store.shown}"
     yield from _delete_runs(remains)
 
 
@@ -143,15 +146,24 @@ def _delete_runs(remains: Remains) -> Iterator[str]:
             gone = delete_runs(dag_id, session, list(runs))
         for run in gone:
             store.forget(dag_id, run)
-        yield f"{counted(len(gone), 'run')} of {dag_id} in Airflow's database"
+        yield f"deleted {counted(len(gone), 'run')} of {dag_id} in Airflow's database"
     if remains.points is None:
         noted = [remains.run] if remains.run else store.runs(remains.sweep)
         for run in noted:  # stored plans of runs that are no longer in Airflow's database
             store.forget(remains.sweep, run)
 
 
-def _on(site: Site, *, remove: bool) -> list[FolderAnswer]:
+def _foreign(answer: FolderAnswer, site: Site) -> Iterator[str]:
+    """Yield a line about the entries of a sweep's folder that no job of it has made."""
+    if answer.kept:
+        names = ", ".join(map(shown, answer.kept[:8])) + (" …" if len(answer.kept) > 8 else "")
+        yield f"left alone: {names} in {answer.path} on {site.cluster.name}: not the folders of jobs"
+
+
+def _on(remains: Remains, site: Site, *, remove: bool) -> list[FolderAnswer]:
     run = partial(command_line_hook(site.cluster).run, timeout=REMOVAL_S)
-    script = folders_script(site.cluster.run_root, site.folders, remove=remove)
+    script = folders_script(
+        site.cluster.run_root, site.folders, remove=remove, of_jobs=remains.points is None
+    )
     parse: Callable[[CommandResult], list[FolderAnswer]] = partial(parse_folders, site.folders)
     return answered(run, script, parse, log, ANSWER_WINDOW_S)

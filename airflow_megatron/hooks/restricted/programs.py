@@ -132,7 +132,8 @@ def _reading(commands: SlurmCommands) -> dict[str, str]:
             f"{shell_file('checkpoint_listing')}\nam_listing {word('int')} {word('int')} {word('int')} {word('int')}"
         ),
         "folder-sizes": framed(
-            shell_file("run_folders") + many(f"\nam_folder {word('int')} {word('folder')} {word('relative')}")
+            shell_file("run_folders")
+            + many(f"\nam_folder {word('int')} {word('folder')} {word('relative')}" + maybe(" list-of-jobs"))
         ),
         "provenance": framed(
             shell_file("provenance_record") + many(f"\nam_read {word('int')} {word('path')} {word('path')}")

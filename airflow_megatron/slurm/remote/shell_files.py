@@ -19,6 +19,9 @@ _FILES: Final = {
 }
 _NAMES: Final = {
     "am_jobs_folder": run_layout.JOBS,
+    "am_arrays_folder": run_layout.ARRAYS,
+    "am_shared_cache_folder": run_layout.SHARED_DATA_CACHE,
+    "am_prefetched_folder": run_layout.PREFETCHED,
     "am_checkpoints_folder": run_layout.CHECKPOINTS,
     "am_converted_folder": run_layout.CONVERTED,
     "am_converted_marks_folder": run_layout.CONVERTED_MARKS,

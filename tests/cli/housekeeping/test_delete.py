@@ -116,6 +116,19 @@ def test_all_of_a_sweep(site: LoginSite, jobs: list[Job]) -> None:
 
 
 @pytest.mark.slow
+def test_files_of_users_are_kept(site: LoginSite, jobs: list[Job]) -> None:
+    """A folder without records of jobs may hold anything."""
+    (site.runs / "study" / "notes.txt").write_text("x")
+    kept = f"left alone: notes.txt in {site.runs}/study on site: not the folders of jobs\n"
+    assert kept in site.call("delete", "study").stdout
+    answer = site.call("delete", "study", "--yes")
+    assert answer.status == 0, answer.stderr
+    assert kept in answer.stdout
+    assert f"deleted {site.runs}/study on site\n" in answer.stdout
+    assert tree(site.runs / "study") == ["notes.txt"]
+
+
+@pytest.mark.slow
 def test_some_points(site: LoginSite, jobs: list[Job]) -> None:
     answer = site.call("delete", "study", "--select", "left", "--yes")
     assert answer.status == 0, answer.stderr

@@ -124,6 +124,7 @@ SCRIPTS = {
     "finished": finished_stages_script([[STAGE, f"{RUN}/.jobs/b"], [STAGE]]),
     "checkpoints": listing_script("/runs/study"),
     "sizes": folders_script("/runs", ["/runs/study", RUN]),
+    "sizes of a sweep": folders_script("/runs", ["/runs/study"], of_jobs=True),
     "provenance": record_script([STAGE], "/runs"),
     "result": framed(f"head -c 5 {ATTEMPT.directory}/result.json".replace(RUN, "/runs/a")),
     "waiting": waiting_jobs_script(SLURM),
@@ -172,6 +173,7 @@ def test_each_program_is_sent_by_something() -> None:
         SCRIPTS["poll"] + "id\n",
         SCRIPTS["submit"].replace("am_attempt\n", "am_attempt; id\n"),
         folders_script("/runs", [RUN], remove=True),
+        folders_script("/runs", [RUN], remove=True, of_jobs=True),
         archive_script("/runs", [RUN], default="/runs/a"),
     ],
 )
