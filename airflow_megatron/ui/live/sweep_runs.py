@@ -162,11 +162,12 @@ def stage_state(steps: Mapping[str, str]) -> str:
     waits = [state for step, state in steps.items() if step not in ("watch", "submit")]
     if watch == "success":
         return FINISHED
-    if "failed" in (watch, submit, *waits):
+    if "failed" in (watch, submit, steps.get("await_start", "")):
         return FAILED
     if "skipped" in (watch, submit, *waits):
         return SKIPPED
-    if "upstream_failed" in (watch, submit, *waits):
+    # these waits fail if the earlier stage cannot give the checkpoint or the line any more, as in progress.py
+    if "upstream_failed" in (watch, submit, *waits) or "failed" in waits:
         return BLOCKED
     if "up_for_retry" in (watch, submit):
         return RESTARTING
