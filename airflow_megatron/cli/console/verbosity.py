@@ -33,16 +33,22 @@ def set_verbosity(*, quiet: bool, verbose: bool, debug: bool) -> None:
 
 def log_to_standard_error() -> None:
     """Redirect Airflow's log, which its import sets up, away from standard output, which is for the output of a
-    command.
+    command. Airflow's notices, for example about its configuration, are shown only with ``--verbose``.
     """
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.__stdout__):
             handler.setStream(sys.stderr)
+            handler.addFilter(_is_shown)
 
 
 def says_warnings() -> bool:
     """Return whether warnings are shown."""
     return log.isEnabledFor(logging.WARNING)
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    of_airflow = record.name.partition(".")[0] == "airflow"
+    return not of_airflow or record.levelno >= logging.ERROR or log.isEnabledFor(logging.INFO)
 
 
 class _LowerCaseLevel(logging.Formatter):
