@@ -311,3 +311,148 @@ def test_sgd_that_upstream_cannot_continue() -> None:
 )
 def test_sgd_that_can_be_continued(pair: tuple[str, str]) -> None:
     assert checked(upstream("core_v0.16.1", SGD, pair), CLUSTER).warnings == ()
+
+
+IN_FILES = ("bf16: true", "bf16: true, ckpt_format: torch")
+TRUNK_IN_PARTS = ("lr_decay_iters: 360,", "lr_decay_iters: 360, tensor_model_parallel_size: 2,")
+
+
+def in_branch(arguments: str) -> tuple[str, str]:
+    return "lr_decay_iters: 300,", f"lr_decay_iters: 300, {arguments},"
+
+
+@pytest.mark.parametrize("release", ["core_v0.12.0", "core_v0.16.1", "core_v0.19.0"])
+def test_files_of_other_model_parallel_sizes(release: str) -> None:
+    """Tried with core_v0.16.1 on a CPU, in both directions."""
+    text = upstream(release, IN_FILES, IN_PARTS, TWO_GPUS)
+    (problem,) = errors_of(text, CLUSTER)
+    assert (
+        "the checkpoint of pretrain that it loads has the format torch, and other model-parallel sizes"
+        " (tensor_model_parallel_size 2 instead of 1)"
+    ) in problem.message
+    assert problem.hint == "tensor_model_parallel_size: 1; or ckpt_format: torch_dist in pretrain"
+    assert problem.line == line_of(text, "lr_decay_iters: 300, tensor_model_parallel_size: 2")
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (IN_FILES, in_branch("pipeline_model_parallel_size: 2")),
+        (IN_FILES, in_branch("tensor_model_parallel_size: 2, finetune: true")),
+        (IN_FILES, in_branch("tensor_model_parallel_size: 2, no_load_optim: true")),
+        (IN_FILES, in_branch("tensor_model_parallel_size: 2, use_checkpoint_args: true")),
+        (
+            IN_FILES,
+            in_branch("tensor_model_parallel_size: 2, use_distributed_optimizer: true"),
+            TRUNK_DIVIDED,
+        ),
+        (IN_FILES, TRUNK_IN_PARTS),
+        (("lr_decay_iters: 360,", "lr_decay_iters: 360, ckpt_format: torch,"), IN_PARTS),
+    ],
+    ids=lambda pairs: pairs[-1][1],
+)
+def test_files_of_other_sizes_are_of_no_use(pairs: tuple[tuple[str, str], ...]) -> None:
+    assert any(
+        "has the format torch, and other model-parallel sizes" in problem.message
+        for problem in errors_of(upstream("core_v0.16.1", *pairs, TWO_GPUS), CLUSTER)
+    )
+
+
+def test_sizes_that_are_taken_from_the_checkpoint() -> None:
+    given = "tensor_model_parallel_size: 2, use_checkpoint_args: true, use_mp_args_from_checkpoint_args: true"
+    for pairs in ((IN_FILES,), (TRUNK_DIVIDED, DIVIDED)):
+        assert errors_of(upstream("core_v0.16.1", *pairs, in_branch(given), TWO_GPUS), CLUSTER) == []
+
+
+def test_arguments_of_the_checkpoint_leave_the_sizes() -> None:
+    given = in_branch("tensor_model_parallel_size: 2, use_checkpoint_args: true")
+    text = upstream("core_v0.16.1", TRUNK_DIVIDED, DIVIDED, given, TWO_GPUS)
+    (problem,) = errors_of(text, CLUSTER)
+    assert "has other model-parallel sizes (tensor_model_parallel_size 2 instead of 1)" in problem.message
+
+
+@pytest.mark.parametrize("more", ["", ", auto_detect_ckpt_format: true", ", finetune: true"])
+def test_the_format_of_the_checkpoint_that_another_format_does_not_read(more: str) -> None:
+    text = upstream("core_v0.16.1", in_branch(f"ckpt_format: torch{more}"))
+    (problem,) = errors_of(text, CLUSTER)
+    assert (
+        "its ckpt_format is torch, and the checkpoint of pretrain that it loads has the format torch_dist"
+        in problem.message
+    )
+    assert problem.hint == "ckpt_format: torch_dist, which loads both"
+    assert problem.line == line_of(text, "lr_decay_iters: 300, ckpt_format: torch")
+
+
+def test_formats_that_are_read() -> None:
+    trunk = ("lr_decay_iters: 360,", "lr_decay_iters: 360, ckpt_format: torch,")
+    assert errors_of(upstream("core_v0.16.1", trunk), CLUSTER) == []
+    assert errors_of(upstream("core_v0.16.1", IN_FILES), CLUSTER) == []
+
+
+@pytest.mark.parametrize("release", ["core_v0.12.0", "core_v0.16.1", "core_v0.19.0"])
+def test_a_distributed_optimizer_that_upstream_takes_from_the_newest_checkpoint(release: str) -> None:
+    """Tried with core_v0.16.1: the branch counts on from the newest checkpoint, with the weights of the other."""
+    text = upstream(release, IN_FILES, TRUNK_DIVIDED, DIVIDED)
+    (problem,) = errors_of(text, CLUSTER)
+    assert (
+        f"with use_distributed_optimizer and the format torch, {release} loads the weights of checkpoint 240 of"
+        " pretrain, and the optimizer's state and iteration of the newest one there"
+    ) in problem.message
+    assert (
+        problem.hint
+        == "ckpt_format: torch_dist in pretrain; or no_load_optim: true for an optimizer without a state"
+    )
+    assert problem.line == line_of(text, "start: {checkpoint: 240}")
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (IN_FILES, TRUNK_DIVIDED, in_branch("use_distributed_optimizer: true, no_load_optim: true")),
+        (IN_FILES, TRUNK_DIVIDED, in_branch("use_distributed_optimizer: true, finetune: true")),
+        (IN_FILES,),
+        (TRUNK_DIVIDED, DIVIDED),
+        (
+            IN_FILES,
+            TRUNK_DIVIDED,
+            ("checkpoint: 240", "checkpoint: 300"),
+            (
+                "megatron: {train_iters: 300, lr_decay_iters: 300,",
+                "megatron: {train_iters: 360, lr_decay_iters: 360,",
+            ),
+            (
+                "lr_decay_iters: 360, lr_wsd_decay_iters: 60, o",
+                "lr_decay_iters: 360, lr_wsd_decay_iters: 60, use_distributed_optimizer: true, o",
+            ),
+        ),
+    ],
+    ids=["no state", "only weights", "whole optimizer", "torch_dist", "newest"],
+)
+def test_an_optimizer_of_the_right_checkpoint(pairs: tuple[tuple[str, str], ...]) -> None:
+    assert errors_of(upstream("core_v0.16.1", *pairs), CLUSTER) == []
+
+
+FOUND = "    parent: pretrain\n    start: {checkpoint: 240}"
+
+
+@pytest.mark.parametrize(
+    ("source", "warned"),
+    [
+        ("{from: /old, iteration: 240}", True),
+        ("{from: /old/iter_0000240}", True),
+        ("{from: /old}", False),
+        ("{from: /old, iteration: 240, mode: finetune}", False),
+    ],
+)
+def test_a_distributed_optimizer_of_a_checkpoint_outside_the_sweep(source: str, warned: bool) -> None:
+    outside = (FOUND, f"    start: {source}")
+    text = upstream("core_v0.16.1", IN_FILES, TRUNK_DIVIDED, DIVIDED, outside)
+    assert errors_of(text, CLUSTER) == []
+    found = [item for item in checked(text, CLUSTER).warnings if "newest one there" in item.message]
+    assert [item.line for item in found] == [line_of(text, "start: {from")] * warned
+    for item in found:
+        assert (
+            "loads the weights of checkpoint 240 of /old, and the optimizer's state and iteration"
+            in item.message
+        )
+        assert item.hint.startswith("a checkpoint in the format torch_dist; or")

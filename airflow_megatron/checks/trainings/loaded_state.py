@@ -3,6 +3,10 @@
 Upstream compares the first sizes (``check_checkpoint_args`` in ``megatron/training/checkpointing.py``); for the others
 ``megatron/core/dist_checkpointing`` finds weights of another shape, or none, and ends the job.
 
+In the format ``torch`` each model-parallel rank reads the file of its own rank, and the files of a distributed
+optimizer are those of the iteration in the tracker file, even with ``--ckpt-step`` (``load_checkpoint`` of core_v0.12.0
+to core_v0.19.0; tried with core_v0.16.1 on a CPU).
+
 Upstream cannot load the state of SGD in the format ``torch_dist`` (tried with core_v0.16.1): ``sharded_state_dict`` in
 ``megatron/core/optimizer/optimizer.py`` calls a function that creates the state, and SGD has none.
 """
@@ -43,6 +47,10 @@ distributed optimizer to another one. On a CPU, ``torch_dist`` cannot load a dis
 """
 _PARALLEL: Final = "tensor_model_parallel_size"
 _LAYOUT: Final = (_PARALLEL, "pipeline_model_parallel_size")
+_OF_PARTS: Final = (*_LAYOUT, "expert_model_parallel_size")
+"""Sizes that the names of the files in the format ``torch`` depend on."""
+_PARTS: Final = "torch"
+_SHARDS: Final = "torch_dist"
 _SINGLE: Final = "fp32"
 """In this format there are no copies of the weights in single precision, which the other formats load.
 
@@ -62,6 +70,9 @@ def loaded_state_findings(trainings: Mapping[str, TrainingArguments]) -> Iterato
         parent = trainings.get(training.job.parent_dir or "")
         if parent is not None:
             yield from changed_state(training.job, None, training, parent, parent.job.stage)
+            yield from _newest_optimizer(training, parent)
+        elif training.job.source is not None and training.job.source.iteration is not None:
+            yield from _newest_optimizer(training, None)
         if not loses_optimizer(training) or not training.value("save"):
             continue
         continues = parent is not None and loses_optimizer(parent) and not training.value("finetune")
@@ -77,12 +88,54 @@ def loaded_state_findings(trainings: Mapping[str, TrainingArguments]) -> Iterato
         )
 
 
+def _newest_optimizer(training: TrainingArguments, parent: TrainingArguments | None) -> Iterator[Finding]:
+    """Yield a finding if a training loads the weights of one checkpoint, and the optimizer's state of a newer one.
+
+    Tried with core_v0.16.1: a branch from iteration 4 of 8 continues with iteration 9, with the loss of iteration 5.
+
+    :param parent: the training that writes the checkpoint; None if it is outside the sweep
+    """
+    job, given = training.job, parent or training
+    iteration = job.source.iteration if job.source else job.iteration
+    if (
+        job.script
+        or (job.source is not None and job.source.mode == "finetune")
+        or given.value("ckpt_format") != _PARTS
+        or not all(values.value(_DISTRIBUTED) for values in (training, given))
+        or any(values.value(name) for values, name in _without_state(training, given))
+        or iteration is None
+    ):
+        return
+    last = None if parent is None else parent.count("train_iters") or parent.job.last_iteration
+    if parent is not None and last in (None, iteration):
+        return
+    source = str(job.source.path) if job.source else given.job.stage
+    loads = (
+        f"loads the weights of checkpoint {iteration} of {source}, and the optimizer's state and iteration of"
+    )
+    told = "the newest one there" if parent else "the newest one there, which may be another one"
+    remedy = f"ckpt_format: {_SHARDS} in {source}" if parent else f"a checkpoint in the format {_SHARDS}"
+    yield Finding(
+        "newest-optimizer",
+        job,
+        ("start", "checkpoint") if parent else ("start", "iteration"),
+        f"with use_distributed_optimizer and the format {_PARTS}, {job.release} {loads} {told}",
+        f"{remedy}; or no_load_optim: true for an optimizer without a state",
+        warning=parent is None,
+    )
+
+
+def _without_state(now: ArgumentValues, before: ArgumentValues) -> Iterator[tuple[ArgumentValues, str]]:
+    """Yield the arguments of which each lets a training load no state of the optimizer."""
+    yield from ((now, "finetune"), (now, "no_load_optim"), (before, "no_save_optim"))
+
+
 def loses_optimizer(training: TrainingArguments) -> bool:
     """Return whether a training cannot load the optimizer's state from its own checkpoints."""
     return (
         training.value("optimizer") == "sgd"
         and not trainer_called(training.job.trainer).loads_sgd
-        and training.value("ckpt_format") == "torch_dist"
+        and training.value("ckpt_format") == _SHARDS
         and not training.value("no_load_optim")
     )
 
@@ -100,11 +153,9 @@ def changed_state(
     """
     yield from _changed_shapes(job, place, now, before, source)
     yield from _changed_padding(job, place, now, before, source)
-    if (
-        job.script
-        or any(now.value(name) for name in ("finetune", "no_load_optim"))
-        or before.value("no_save_optim")
-    ):
+    unreadable = list(_unreadable_files(job, place, now, before, source))
+    yield from unreadable
+    if unreadable or job.script or any(values.value(name) for values, name in _without_state(now, before)):
         return
     ours, theirs = (str(values.value("optimizer")) for values in (now, before))
     if _SAME_STATE.get(ours, ours) != _SAME_STATE.get(theirs, theirs):
@@ -130,11 +181,7 @@ def changed_state(
         )
         return
     sizes = [name for name in _LAYOUT if now.value(name) != before.value(name)]
-    if (
-        sizes
-        and not now.value("use_checkpoint_args")
-        and trainer_called(job.trainer).state_needs_layout(before)
-    ):
+    if sizes and not _takes_layout(now) and trainer_called(job.trainer).state_needs_layout(before):
         values = ", ".join(f"{name} {_value(now, name)} instead of {_value(before, name)}" for name in sizes)
         hint = f"{sizes[0]}: {before.value(sizes[0])}"
         if before.table.get(RESHARDABLE):
@@ -158,6 +205,44 @@ def changed_state(
             " differ, and the job would end as it loads it",
             (f"{theirs}: true" if ours == _SINGLE else f"{ours}: false")
             + "; or no_load_optim: true for an optimizer without a state",
+        )
+
+
+def _takes_layout(arguments: ArgumentValues) -> bool:
+    """Return whether a training takes its model-parallel sizes from the checkpoint; the first alone does not."""
+    return all(arguments.value(name) for name in ("use_checkpoint_args", "use_mp_args_from_checkpoint_args"))
+
+
+def _unreadable_files(
+    job: Job, place: tuple[str, ...] | None, now: ArgumentValues, before: ArgumentValues, source: str
+) -> Iterator[Finding]:
+    """Yield a finding if a training cannot read the files of a checkpoint in their format.
+
+    Tried with core_v0.16.1: with other pipeline-parallel sizes it ends with exit code 0, and with
+    ``--auto-detect-ckpt-format`` a ``KeyError`` follows.
+    """
+    if job.script:
+        return
+    ours, theirs = (values.value("ckpt_format") for values in (now, before))
+    if (ours, theirs) == (_PARTS, _SHARDS):
+        yield Finding(
+            "other-format",
+            job,
+            place or ("ckpt_format",),
+            f"its ckpt_format is {_PARTS}, and the checkpoint of {source} that it loads has the format {_SHARDS}: the"
+            " job would end as it loads it",
+            f"ckpt_format: {_SHARDS}, which loads both",
+        )
+    sizes = [name for name in _OF_PARTS if now.value(name) != before.value(name)]
+    if theirs == _PARTS and sizes and not _takes_layout(now):
+        values = ", ".join(f"{name} {now.value(name)} instead of {before.value(name)}" for name in sizes)
+        yield Finding(
+            "other-parts",
+            job,
+            place or (sizes[0],),
+            f"the checkpoint of {source} that it loads has the format {_PARTS}, and other model-parallel sizes"
+            f" ({values}): the job would end as it loads it",
+            f"{sizes[0]}: {before.value(sizes[0])}; or ckpt_format: {_SHARDS} in {source}",
         )
 
 
@@ -197,7 +282,7 @@ def _changed_padding(
     one of 3.10 becomes 3.02 with 384 instead of 1,024; with another tensor-parallel size and the same padding, the
     loss is the same.
     """
-    if job.script or now.value("use_checkpoint_args") or before.value("ckpt_format") != "torch_dist":
+    if job.script or now.value("use_checkpoint_args") or before.value("ckpt_format") != _SHARDS:
         return
     ours, theirs = _padded(now), _padded(before)
     if not ours or not theirs or ours == theirs:
