@@ -17,7 +17,13 @@ from megatron_core_trainer.arguments.optimization_checks import (
     length_unit,
     start_lr_finder,
 )
-from megatron_core_trainer.arguments.value_checks import divides, positive, require
+from megatron_core_trainer.arguments.value_checks import (
+    divides,
+    fraction,
+    not_negative,
+    positive,
+    require,
+)
 from megatron_core_trainer.optimization.optimizer_choices import LIBRARY
 
 if TYPE_CHECKING:
@@ -90,7 +96,13 @@ def check_machine(args: argparse.Namespace) -> None:
 def _complete_model(args: argparse.Namespace) -> None:
     require(args, "num_layers", "hidden_size", "num_attention_heads", "seq_length", "max_position_embeddings")
     positive(args, "num_layers", "hidden_size", "num_attention_heads", "seq_length", "ffn_hidden_size")
-    positive(args, "rope_scaling_factor")
+    positive(args, "rope_scaling_factor", "kv_channels", "make_vocab_size_divisible_by")
+    if args.position_embedding_type == "rope":
+        positive(args, "rotary_base")
+        not_negative(args, "rotary_percent")
+    if args.layernorm_epsilon < 0:
+        raise ArgumentError(f"--norm-epsilon must not be negative, not {args.layernorm_epsilon}")
+    fraction(args, "attention_dropout", "hidden_dropout")
     if args.kv_channels is None:
         divides("--hidden-size", args.hidden_size, "--num-attention-heads", args.num_attention_heads)
         args.kv_channels = args.hidden_size // args.num_attention_heads
@@ -172,6 +184,9 @@ def _complete_batch(args: argparse.Namespace) -> None:
         require(args, "train_iters")
     positive(args, "micro_batch_size", "global_batch_size", "train_iters", "train_samples")
     positive(args, "log_interval", "seed")
+    not_negative(args, "num_workers", "distributed_timeout_minutes")
+    if args.tensorboard_log_interval == 0:
+        raise ArgumentError("--tensorboard-log-interval must be above zero, not 0")
     _check_length(args)
     rows = args.micro_batch_size * args.data_parallel_size
     if args.global_batch_size is None:
@@ -247,6 +262,7 @@ def _check_data(args: argparse.Namespace) -> None:
         args.split = "969,30,1"
     if args.tokenizer_type == "NullTokenizer":
         require(args, "vocab_size")
+        not_negative(args, "vocab_size")
     elif args.tokenizer_type == "HuggingFaceTokenizer":
         require(args, "tokenizer_model")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from megatron_core_trainer.arguments.errors import ArgumentError
-from megatron_core_trainer.arguments.value_checks import positive, require
+from megatron_core_trainer.arguments.value_checks import fraction, not_negative, positive, require
 from megatron_core_trainer.optimization import lr_finder_options
 from megatron_core_trainer.optimization.lr_finder_options import LEAST_POINTS
 from megatron_core_trainer.optimization.optimizer_choices import LIBRARY, MEGATRON_CORE, parse_settings
@@ -71,6 +71,11 @@ def check_optimizer(args: argparse.Namespace) -> None:
     name = args.optimizer
     choice = LIBRARY.get(name)
     if choice is None:
+        if name == "sgd":
+            not_negative(args, "sgd_momentum")
+        else:
+            fraction(args, "adam_beta1", "adam_beta2", below_one=True)
+            not_negative(args, "adam_eps")
         if args.optimizer_settings:
             raise ArgumentError(
                 f"--optimizer-settings are for the library's optimizers; {name} has flags of its own"

@@ -1,4 +1,4 @@
-"""Checks of single values: present, positive, a multiple of another value."""
+"""Checks of single values: present, positive, in their range, a multiple of another value."""
 
 from __future__ import annotations
 
@@ -29,6 +29,30 @@ def positive(args: argparse.Namespace, *names: str) -> None:
         value = getattr(args, name)
         if value is not None and not value > 0:
             raise ArgumentError(f"--{name.replace('_', '-')} must be above zero, not {value}")
+
+
+def not_negative(args: argparse.Namespace, *names: str) -> None:
+    """Raise an error if a given argument is negative.
+
+    :raises ArgumentError: with the name of the first one.
+    """
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and not value >= 0:
+            raise ArgumentError(f"--{name.replace('_', '-')} must not be negative, not {value}")
+
+
+def fraction(args: argparse.Namespace, *names: str, below_one: bool = False) -> None:
+    """Raise an error if an argument is not between 0 and 1.
+
+    :param below_one: whether 1 is not allowed.
+    :raises ArgumentError: with the name of the first one.
+    """
+    for name in names:
+        value = getattr(args, name)
+        if not 0 <= value <= 1 or (below_one and value == 1):
+            wanted = "in [0, 1)" if below_one else "between 0 and 1"
+            raise ArgumentError(f"--{name.replace('_', '-')} must lie {wanted}, not {value}")
 
 
 def divides(what: str, value: int, by: str, divisor: int) -> None:

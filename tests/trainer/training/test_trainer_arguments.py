@@ -122,6 +122,53 @@ def test_wrong_combinations_are_refused(extra: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flag", "value", "wanted"),
+    [
+        ("--kv-channels", "0", "must be above zero, not 0"),
+        ("--make-vocab-size-divisible-by", "0", "must be above zero, not 0"),
+        ("--make-vocab-size-divisible-by", "-128", "must be above zero, not -128"),
+        ("--rotary-base", "0", "must be above zero, not 0"),
+        ("--rotary-percent", "-1", "must not be negative, not -1.0"),
+        ("--norm-epsilon", "-1", "must not be negative, not -1.0"),
+        ("--attention-dropout", "-0.1", "must lie between 0 and 1, not -0.1"),
+        ("--hidden-dropout", "2", "must lie between 0 and 1, not 2.0"),
+        ("--adam-beta1", "-1", "must lie in [0, 1), not -1.0"),
+        ("--adam-beta2", "1", "must lie in [0, 1), not 1.0"),
+        ("--adam-eps", "-1", "must not be negative, not -1.0"),
+        ("--num-workers", "-1", "must not be negative, not -1"),
+        ("--distributed-timeout-minutes", "-1", "must not be negative, not -1"),
+        ("--tensorboard-log-interval", "0", "must be above zero, not 0"),
+        ("--vocab-size", "-1", "must not be negative, not -1"),
+    ],
+)
+def test_values_that_would_end_a_training_at_its_start(flag: str, value: str, wanted: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        parse(["--position-embedding-type", "rope", flag, value])
+    assert str(error.value) == f"{flag} {wanted}"
+
+
+def test_a_momentum_that_sgd_does_not_take() -> None:
+    with pytest.raises(ArgumentError, match=r"--sgd-momentum must not be negative, not -1\.0"):
+        parse(["--optimizer", "sgd", "--sgd-momentum", "-1"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--hidden-dropout", "1", "--attention-dropout", "0"],
+        ["--adam-beta1", "0", "--adam-beta2", "0", "--adam-eps", "0"],
+        ["--optimizer", "sgd", "--adam-beta1", "2", "--sgd-momentum", "0"],
+        ["--position-embedding-type", "learned_absolute", "--rotary-base", "0"],
+        ["--position-embedding-type", "rope", "--rotary-percent", "0"],
+        ["--tensorboard-log-interval", "-1", "--num-workers", "0", "--distributed-timeout-minutes", "0"],
+        ["--norm-epsilon", "0", "--lr-warmup-iters", "-1"],
+    ],
+)
+def test_unusual_values_with_which_a_training_works(words: list[str]) -> None:
+    assert parse(words).train_iters == 12
+
+
+@pytest.mark.parametrize(
     "schedule",
     [
         ["--lr-warmup-samples", "24", "--lr-decay-samples", "48", "--lr-wsd-decay-samples", "8"],
