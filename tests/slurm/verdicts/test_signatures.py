@@ -74,6 +74,7 @@ CASES = [
     ("world_size_changed", FAILED, "CheckpointingException: Missing key in checkpoint state_dict: rerun_state_machine_state/shard_0_64."),
     ("checkpoint_file_missing", RETRYABLE, "[rank3]: FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/iter_0019000/__12_1.distcp'"),
     ("checkpoint_file_missing", RETRYABLE, "FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/global_step8/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt'"),
+    ("checkpoint_not_loaded", FAILED, "[Errno 2] No such file or directory: '/s/ck/iter_0000004/mp_rank_00_001/model_optim_rng.pt'"),
     ("invalid_tracker", RETRYABLE, "ERROR: Invalid metadata file /r/old/latest_checkpointed_iteration.txt. Exiting"),
     ("gpu_occupied", RETRYABLE, "[node07:3]:torch.AcceleratorError: CUDA error: out of memory"),
     ("gpu_occupied", RETRYABLE, "ncclUnhandledCudaError: Failed to CUDA calloc 256 bytes"),
@@ -159,6 +160,36 @@ def test_an_end_without_training_is_no_regular_stop() -> None:
     line = "ERROR: Invalid metadata file /r/old/latest_checkpointed_iteration.txt. Exiting"
     verdict = ended(line, JobState.COMPLETED, code=0)
     assert (verdict.signature, verdict.outcome) == ("invalid_tracker", RETRYABLE)
+
+
+LOADING = " loading checkpoint from /s/ck at iteration 8\ncould not load the checkpoint\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "name", "outcome", "iteration"),
+    [
+        ("[Errno 22] Invalid argument", "checkpoint_cut_off", RETRYABLE, 8),
+        (
+            "PytorchStreamReader failed reading zip archive: failed finding central directory",
+            "checkpoint_cut_off",
+            RETRYABLE,
+            8,
+        ),
+        (
+            "[Errno 2] No such file or directory: '/s/ck/iter_0000008/mp_rank_01/model_optim_rng.pt'",
+            "checkpoint_not_loaded",
+            FAILED,
+            None,
+        ),
+        ("Weights only load failed.", "checkpoint_not_loaded", FAILED, None),
+    ],
+)
+def test_a_checkpoint_in_the_format_torch_that_upstream_does_not_load(
+    printed: str, name: str, outcome: Outcome, iteration: int | None
+) -> None:
+    """Upstream prints the exception, and exits with 0."""
+    verdict = ended(f"{LOADING}{printed}\n", JobState.COMPLETED, code=0)
+    assert (verdict.signature, verdict.outcome, verdict.damaged_iteration) == (name, outcome, iteration)
 
 
 def test_an_error_of_a_program_is_no_reason_for_other_failures() -> None:
