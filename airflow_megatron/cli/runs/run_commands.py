@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,8 +20,13 @@ from airflow_megatron.cli.plans.spec_options import (
     spec_path,
 )
 from airflow_megatron.cli.runs.status import StatusFormat, print_status
-from airflow_megatron.spec.documents.project import SWEEP_SPECS_VARIABLE
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.project import SWEEP_SPECS_VARIABLE, sweep_specs_dir
 from airflow_megatron.spec.documents.quantities import counted
+from airflow_megatron.spec.spec_files import spec_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def status(
@@ -127,7 +132,20 @@ def quickstart(
             changed.parent
         )  # the folder that the Airflow started here reads
         spec = str(changed)
-    raise typer.Exit(run_quickstart(load_spec(spec), fresh=fresh))
+    sweep = load_spec(spec)
+    _expect_airflow_reads(spec_path(spec))
+    raise typer.Exit(run_quickstart(sweep, fresh=fresh))
+
+
+def _expect_airflow_reads(path: Path) -> None:
+    """Raise an error if a spec is not one of those that the Airflow started here reads.
+
+    :raises SpecError: it would wait in vain for the DAGs
+    """
+    folder = sweep_specs_dir()
+    if path.resolve() not in {file.resolve() for file in spec_files(folder)}:
+        hint = f"move it there, or set {SWEEP_SPECS_VARIABLE}={path.resolve().parent}"
+        raise SpecError(Problem(str(path), 0, 0, f"it is not in {folder}, whose sweeps Airflow runs", hint))
 
 
 def ui() -> None:

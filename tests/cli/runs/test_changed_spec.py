@@ -17,6 +17,8 @@ from airflow_megatron.spec.spec_files import load_sweep
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from airflow_megatron.spec.model.sweep import Sweep
+
 
 @pytest.fixture(autouse=True)
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -87,3 +89,37 @@ def test_a_missing_checkout_is_named(
     answer = runner(monkeypatch, capsys)("quickstart", "--set", "trainer=megatron_lm")
     assert answer.status == 1
     assert "Megatron-LM/checkout.sh core_v0.16.1 " in answer.stderr
+
+
+def test_a_spec_that_airflow_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would wait in vain for the DAGs."""
+    started: list[str] = []
+
+    def start(sweep: Sweep, *, fresh: bool) -> int:
+        started.append(sweep.name)
+        return 0
+
+    monkeypatch.setattr("airflow_megatron.cli.runs.quickstart.run_quickstart", start)
+    specs = tmp_path / "specs"
+    (specs / "me").mkdir(parents=True)
+    for path in (specs / "me" / "chain.yaml", tmp_path / "chain.yaml"):
+        path.write_text(CHAIN)
+    monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(specs))
+    call = runner(monkeypatch, capsys)
+    outside = str(tmp_path / "chain.yaml")
+    answer = call("quickstart", outside)
+    assert answer.status == 1
+    assert answer.stderr.strip() == (
+        f"{outside}: it is not in {specs}, whose sweeps Airflow runs (move it there, or set"
+        f" AIRFLOW_MEGATRON_SWEEP_SPECS={tmp_path})"
+    )
+    assert not started
+    for spec in (
+        str(specs / "me" / "chain.yaml"),
+        str(tmp_path / "specs" / ".." / "specs" / "me" / "chain.yaml"),
+    ):
+        assert call("quickstart", spec).status == 0
+    assert call("quickstart", outside, "--set", "max_jobs=2").status == 0
+    assert len(started) == 3
