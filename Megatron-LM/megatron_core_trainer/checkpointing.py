@@ -77,13 +77,18 @@ def read_tracker(directory: str | Path) -> int | None:
 
 
 def require_complete(checkpoint: Path) -> None:
-    """Raise an error if a checkpoint was not written completely.
+    """Raise an error if a checkpoint was not written completely, or has the format of one file for each rank.
 
     :param checkpoint: an ``iter_*`` directory.
     :raises CheckpointError: with the name of the missing part.
     """
     if not checkpoint.is_dir():
         raise CheckpointError(f"there is no checkpoint {checkpoint}")
+    if any(checkpoint.glob("mp_rank_*")) and not (checkpoint / "metadata.json").is_file():
+        raise CheckpointError(
+            f"the checkpoint {checkpoint} has the format torch, and this program loads torch_dist only; continue it"
+            " with upstream Megatron-LM (trainer: megatron_lm)"
+        )
     missing = [
         name for name in (".metadata", "common.pt", "metadata.json") if not (checkpoint / name).is_file()
     ]

@@ -240,6 +240,16 @@ def test_a_run_killed_while_saving_never_loads_the_torn_checkpoint(
     assert "iter_0000004 is incomplete: it has no metadata.json" in refused.stderr
 
 
+def test_a_checkpoint_with_a_file_for_each_rank(trainer: Trainer, data: Data, tmp_path: Path) -> None:
+    rank = tmp_path / "old" / "iter_0000004" / "mp_rank_00"
+    rank.mkdir(parents=True)
+    (rank / "model_optim_rng.pt").write_bytes(b"weights")
+    words = ["--load", tmp_path / "old", "--ckpt-step", 4]
+    refused = trainer.run("pretrain_gpt.py", *pretrain_args(data, tmp_path / "own", words))
+    assert refused.status == 2
+    assert "iter_0000004 has the format torch, and this program loads torch_dist only" in refused.stderr
+
+
 def test_finished_run_started_again_only_validates(
     trainer: Trainer, data: Data, reference: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
