@@ -32,6 +32,7 @@ from megatron_core_trainer.data.work_claims import claimed
 from megatron_core_trainer.evaluation.matched_runs import MatchedRun, matched_runs
 
 PAUSE_S = 2.0
+TRACKER = "latest_checkpointed_iteration.txt"
 _ITERATION = re.compile(r"iter_(\d{7,})\Z")
 
 
@@ -43,9 +44,7 @@ def available(source: str) -> list[int]:
         names = [str(path) for path in folder.glob(f"{Path(before).name}*{after}")] if folder.is_dir() else []
         middles = [name.removeprefix(before).removesuffix(after) for name in names]
         return sorted(int(middle) for middle in middles if middle.isdigit())
-    tracker = Path(source, "latest_checkpointed_iteration.txt")
-    text = tracker.read_text().strip() if tracker.exists() else ""
-    tracked = int(text) if text.isdigit() else -1
+    tracked = newest(source)
     found = []
     for path in Path(source).glob("iter_*"):
         match = _ITERATION.match(path.name)
@@ -53,6 +52,21 @@ def available(source: str) -> list[int]:
         if match and path.is_dir() and int(match.group(1)) <= tracked:
             found.append(int(match.group(1)))
     return sorted(found)
+
+
+def newest(source: str) -> int:
+    """Return the iteration in the tracker file of a checkpoint directory; -1 without a valid one."""
+    tracker = Path(source, TRACKER)
+    text = tracker.read_text().strip() if tracker.exists() else ""
+    return int(text) if text.isdigit() else -1
+
+
+def why_none(source: str) -> str:
+    """Return why a checkpoint directory has no complete checkpoint, as the end of a message; empty if unknown."""
+    if "{iteration}" in source or not any(Path(source).glob("iter_*")) or newest(source) >= 0:
+        return ""
+    problem = "does not hold an iteration" if Path(source, TRACKER).exists() else "is missing"
+    return f": {TRACKER}, which names the newest complete one, {problem}"
 
 
 def wanted(there: list[int], *, first: int, spacing: int, last: int | None) -> list[int]:
@@ -185,7 +199,10 @@ def main(argv: list[str] | None = None) -> int:
     if options.runs:
         return of_each_run(options, command)
     if options.required and not available(options.source):
-        print(f"each_checkpoint: there is no complete checkpoint in {options.source}", file=sys.stderr)
+        reason = why_none(options.source)
+        print(
+            f"each_checkpoint: there is no complete checkpoint in {options.source}{reason}", file=sys.stderr
+        )
         return 1
     if failed := Work(options, command).run_all():
         print(f"each_checkpoint: failed for iterations {', '.join(map(str, failed))}", file=sys.stderr)

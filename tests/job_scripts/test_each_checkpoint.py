@@ -198,3 +198,30 @@ def test_failures_are_listed_at_the_end(run: Run) -> None:
     assert status == 1
     assert "failed for iterations 10" in output
     assert run.left == ["iter_20.done"]
+
+
+@pytest.mark.parametrize(
+    ("tracker", "reason"),
+    [
+        (None, "latest_checkpointed_iteration.txt, which names the newest complete one, is missing"),
+        (
+            "four",
+            "latest_checkpointed_iteration.txt, which names the newest complete one, does not hold an iteration",
+        ),
+    ],
+)
+def test_checkpoints_without_the_name_of_the_newest(run: Run, tracker: str | None, reason: str) -> None:
+    run.save(4, 8)
+    place = run.checkpoints / "latest_checkpointed_iteration.txt"
+    place.unlink()
+    if tracker is not None:
+        place.write_text(tracker)
+    code, output = run.work("", "--required")
+    assert code == 1
+    assert output == f"each_checkpoint: there is no complete checkpoint in {run.checkpoints}: {reason}\n"
+
+
+def test_a_directory_without_checkpoints(run: Run) -> None:
+    code, output = run.work("", "--required")
+    assert code == 1
+    assert output == f"each_checkpoint: there is no complete checkpoint in {run.checkpoints}\n"
