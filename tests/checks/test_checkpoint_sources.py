@@ -149,6 +149,8 @@ def test_it_waits_for_its_parent_or_condition_as_well(cluster: ClusterProfile) -
         ("{from: '', iteration: 10}", "from"),
         ("{from: /old, iteration: 0}", "iteration 1 on"),
         ("{from: /old/iter_0000020, iteration: 10}", "names iteration 20"),
+        ("{from: /old/latest_checkpointed_iteration.txt}", "write from: /old"),
+        ("{from: /old/iter_0000020/mp_rank_00}", "write from: /old/iter_0000020"),
         ("{from: /old, checkpoint: 10}", "two checkpoints"),
         ("{from: /old, mode: finetun}", "mode"),
         ("{from: /old, mode: \"{{ 'tune' }}\"}", "continue or finetune"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
 from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate_tree
+from airflow_megatron.spec.layout.run_layout import TRACKER_FILE
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.trust.plain_text import shown_value
 
@@ -26,6 +27,7 @@ StartMode = Literal["continue", "finetune"]
 _MODEL = re.compile(r"iter_(\d+)", re.ASCII)
 _WILDCARD = re.compile(r"[*?]|\[[^\]/]+\]")
 _LITERAL = re.compile(r"\[[*?[]\]")
+_RANK = "mp_rank_"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -92,6 +94,10 @@ def resolved_source(start: StartSection, kind: StageKindName, names: Mapping[str
         path = _LITERAL.sub(lambda character: character[0][1], path)
         folder, name = posixpath.split(path)
     of_models = STAGE_KINDS[kind].works_on == "models"
+    if not of_models and (name == TRACKER_FILE or name.startswith(_RANK)):
+        raise ExpressionError(
+            f"start.from {path!r} is a part of a checkpoint directory; write from: {folder}"
+        )
     if of_models:
         match = _MODEL.fullmatch(name)
         named = int(match[1]) if match else None
