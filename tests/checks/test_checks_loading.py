@@ -347,6 +347,10 @@ def test_files_of_other_model_parallel_sizes(release: str) -> None:
             TRUNK_DIVIDED,
         ),
         (IN_FILES, TRUNK_IN_PARTS),
+        (
+            ("bf16: true", "bf16: true, ckpt_format: torch, num_experts: 4"),
+            in_branch("expert_model_parallel_size: 2"),
+        ),
         (("lr_decay_iters: 360,", "lr_decay_iters: 360, ckpt_format: torch,"), IN_PARTS),
     ],
     ids=lambda pairs: pairs[-1][1],
