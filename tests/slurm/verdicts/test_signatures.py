@@ -182,6 +182,12 @@ LOADING = " loading checkpoint from /s/ck at iteration 8\ncould not load the che
             None,
         ),
         ("Weights only load failed.", "checkpoint_not_loaded", FAILED, None),
+        (
+            "[Errno 116] Stale file handle: '/s/ck/iter_0000008/mp_rank_01/model_optim_rng.pt'",
+            "file_system",
+            RETRYABLE,
+            None,
+        ),
     ],
 )
 def test_a_checkpoint_in_the_format_torch_that_upstream_does_not_load(
