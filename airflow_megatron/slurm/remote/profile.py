@@ -65,11 +65,14 @@ DEFAULT_COMMANDS = SlurmCommands()
 """Slurm on the login node's ``PATH``."""
 
 
+_SETTINGS = "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 SQUEUE_ALL=1 SCONTROL_ALL=1"
+
+
 def slurm_functions(commands: SlurmCommands) -> str:
     """Return shell functions ``am_squeue``, ``am_sacct``, ``am_scontrol`` and ``am_scancel``; times are printed
-    as Unix seconds, and the indices of an array's waiting tasks in full.
+    as Unix seconds, the indices of an array's waiting tasks in full, and jobs in hidden partitions like others.
     """
     return "\n".join(
-        f'am_{name}() {{ SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 {commands.command(name)} "$@"; }}'
+        f'am_{name}() {{ {_SETTINGS} {commands.command(name)} "$@"; }}'
         for name in ("squeue", "sacct", "scontrol", "scancel")
     )

@@ -106,6 +106,16 @@ def test_a_renamed_job_is_followed(slurm, comment):
     assert (seen["9"].queue.state, seen["9"].accounting.exit_code) == (JobState.FAILED, 3)
 
 
+def test_jobs_in_hidden_partitions_are_listed(slurm):
+    """An administrator may hide a partition, or close it to the user's group, while jobs wait or run in it."""
+    row = "7|RUNNING|1|2|N/A|1|n1|None|s.p.train.a1"
+    slurm.behave("squeue", f'[ -z "${{SQUEUE_ALL-}}" ] || echo "{row}"')
+    slurm.behave("sacct", "exit 0")
+    (seen,) = poll(slurm, Watch(key="x", job_id="7", job_name="s.p.train.a1")).values()
+    assert seen.queue is not None
+    assert seen.queue.state is JobState.RUNNING
+
+
 def test_a_reused_id_is_not_a_renamed_job(slurm):
     queue_with_comments(
         slurm,
