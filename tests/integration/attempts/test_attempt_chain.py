@@ -224,6 +224,32 @@ def test_no_attempt_runs_beside_another_one_if_one_between_them_is_cancelled(run
     wait_until(lambda: not runs.queue("cancelled", "beside"), 60, "all attempts to be cancelled")
 
 
+def test_an_attempt_without_its_dependency_waits_for_the_earlier_one(runs: Runs) -> None:
+    """A user removes the dependency, so that Slurm starts the attempt while the earlier one runs."""
+    spec = runs.spec.replace("name: chained", "name: freed", 1)
+    job = DrivenJob(spec, "freed.cancelled.pretrain")
+    handle = job.submit()
+    logs = {number: runs.place / f"freed/cancelled/logs/pretrain-{number}.out" for number in (1, 2)}
+
+    def begins(number: int) -> bool:
+        return logs[number].exists() and "begins after" in logs[number].read_text()
+
+    try:
+        wait_until(lambda: begins(1), 60, "the first attempt to train")
+        runs.cluster.slurm("scontrol", "update", f"JobId={int(handle['job_id']) + 1}", "Dependency=")
+        wait_until(
+            lambda: logs[2].exists() and logs[2].read_text(), 60, "the second attempt to write into its log"
+        )
+        time.sleep(3)
+        assert "attempt 1 still runs, as job" in logs[2].read_text()
+        assert not begins(2)
+        runs.cluster.slurm("scancel", handle["job_id"])
+        wait_until(lambda: begins(2), 60, "the second attempt to train")
+    finally:
+        cancel_jobs([job.job])
+    wait_until(lambda: not runs.queue("cancelled", "freed"), 60, "all attempts to be cancelled")
+
+
 def test_attempts_that_ended_without_a_follower_are_judged_one_by_one(runs: Runs) -> None:
     """Each saves ten iterations more, and none is watched until the last one of the queue has ended."""
     job = DrivenJob(runs.spec.replace("chain: 3", "chain: 5"), "chained.steps.pretrain")
