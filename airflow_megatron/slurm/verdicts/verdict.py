@@ -305,7 +305,8 @@ def _ending(observation: Observation, record: ExitRecord | None, ended_for: Ende
     lost = ""
     if row is not None and row.state is JobState.CANCELLED:
         ran = row.ended - row.started if row.ended and row.started else 0.0
-        ran = accounting.elapsed if accounting is not None and row is accounting else ran
+        if accounting is not None and row is accounting:  # whose elapsed time lacks that of suspensions
+            ran = max(accounting.elapsed, ran) if accounting.elapsed else 0.0
         if record is not None and _relaunch_was_cancelled(row.started, ran, record):
             return _ending_by(record)
         began = record is None and ran <= RELAUNCH_S and observation.owner_job_id == row.job_id

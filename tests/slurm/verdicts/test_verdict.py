@@ -269,6 +269,16 @@ def test_a_job_that_continues_after_its_relaunch_was_cancelled():
     assert judge(seen(accounting=cancelled, owner_job_id="7"), COMMAND).outcome is Outcome.CANCELLED
 
 
+def test_a_suspended_job_that_was_cancelled():
+    """Accounting does not count the time of a suspension, and a stopped script cannot record its end."""
+    row = accounted(
+        JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=1, started=NOW - 500, ended=NOW - 10
+    )
+    verdict = judge(seen(accounting=row, owner_job_id="7"), COMMAND)
+    assert verdict.outcome is Outcome.CANCELLED
+    assert verdict.reason == "the job ended as CANCELLED (user id 0) [sacct]"
+
+
 def test_a_job_whose_relaunch_was_cancelled_after_it_had_lost_its_record():
     """slurmctld and slurmd were killed while the job started, and the disk was full when it ended."""
     phantom = {"started": NOW - 12, "ended": NOW - 10}
