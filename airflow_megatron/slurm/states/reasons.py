@@ -8,9 +8,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.slurm.states.job_states import JobState
+
 if TYPE_CHECKING:
     from airflow_megatron.slurm.states.observation import QueueRow
 
+_REASONS: Final = re.compile(r",(?! )")
+"""Separates the reasons of the pending tasks of an array, which squeue prints in one row."""
 _WORD: Final = re.compile(r"[A-Za-z_]+")
 
 _NEEDS_A_PERSON: Final = {
@@ -70,8 +74,12 @@ def help_needed(row: QueueRow) -> str:
     """Return what a user or administrator has to do so that a queued job runs; empty if it may run by itself."""
     if row.state.waits_for_a_person:
         return "it waits for 'scontrol release'"
-    hint = needs_a_person(row.reason)
-    return f"it does not start by itself: {hint}" if hint is not None else ""
+    if row.state is not JobState.PENDING:  # a task that runs keeps the reason of its held array
+        return ""
+    reasons = _REASONS.split(row.reason)
+    hints = [hint for reason in reasons if (hint := needs_a_person(reason)) is not None]
+    which = "it" if len(reasons) == 1 else "a task of its array"
+    return f"{which} does not start by itself: {hints[0]}" if hints else ""
 
 
 def _resource(name: str) -> str:
