@@ -301,9 +301,12 @@ def _observe(
     queue = answer.queue.get(watch.job_id) if watch.job_id else answer.queue_by_name.get(watch.job_name or "")
     accounting = answer.accounting.get(watch.job_id or (queue.job_id if queue else ""))
     controller = answer.controller.get(watch.job_id or (queue.job_id if queue else ""))
+    other_name = ""
     if watch.job_name is not None:
         # Slurm reuses job ids after MaxJobId: a row with another name belongs to another job.
-        queue = queue if queue and queue.name == watch.job_name else None
+        if queue is not None and queue.name != watch.job_name:
+            other_name = shown(queue.name[:_LONGEST_COMPLAINT])
+            queue = None
         names = (watch.job_name, queue.renamed if queue and queue.renamed else watch.job_name)
         accounting = accounting if accounting and accounting.name in names else None
         controller = controller if controller and controller.name in names else None
@@ -318,6 +321,7 @@ def _observe(
     observation = Observation(
         time=answer.time,
         queue=queue,
+        other_name=other_name,
         queue_ok=answer.queue_ok,
         user_jobs=answer.queue if watch.whole_queue else {},
         siblings_queued=bool(task) and array in answer.queued_arrays,

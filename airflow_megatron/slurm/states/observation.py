@@ -193,6 +193,7 @@ class Observation:
 
     :param time: Unix time on the login node (on this machine when unreachable).
     :param queue: squeue's row; None with *queue_ok* means that the job is not in the queue.
+    :param other_name: the name of another job that squeue lists under the watched id.
     :param queue_ok: whether squeue succeeded.
     :param user_jobs: with ``whole_queue``, every job of the user that squeue lists, by id, including ended jobs and
         each pending task of an array.
@@ -222,6 +223,7 @@ class Observation:
 
     time: float
     queue: QueueRow | None = None
+    other_name: str = ""
     queue_ok: bool = False
     user_jobs: Mapping[str, QueueRow] = field(default_factory=dict)
     siblings_queued: bool = False

@@ -334,6 +334,11 @@ def _ending(observation: Observation, record: ExitRecord | None, ended_for: Ende
         )
     if queue is not None:
         return _ending_in_queue(observation, queue, record, lost, ended_for)
+    if observation.other_name and record is None:
+        return (
+            f"squeue lists its id under the name {observation.other_name!r}, without the comment of this attempt: "
+            "it is another job, or a user has changed both; then restore the name with scontrol update JobName="
+        )
     if observation.accounting_enabled:
         if not observation.accounting_ok:
             return f"the job has left the queue and sacct does not answer{_complaint(observation, 'sacct')}"

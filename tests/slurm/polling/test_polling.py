@@ -125,7 +125,9 @@ def test_a_reused_id_is_not_a_renamed_job(slurm):
     )
     accounting(slurm)
     watches = [Watch(key=i, job_id=i, job_name="s.p.train.a1") for i in ("7", "8", "9")]
-    assert [one.queue for one in poll(slurm, *watches).values()] == [None, None, None]
+    seen = poll(slurm, *watches).values()
+    assert [one.queue for one in seen] == [None, None, None]
+    assert [one.other_name for one in seen] == ["s.p.train.a10", "x", "x"]
 
 
 def test_accounting_is_queried_in_chunks(slurm):

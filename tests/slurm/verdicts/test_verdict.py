@@ -536,6 +536,16 @@ def test_waiting_task_of_an_array_that_was_cancelled_leaves_no_trace():
         assert judge(other, TRAIN).outcome is Outcome.UNKNOWN
 
 
+@pytest.mark.parametrize("siblings_queued", [False, True])
+def test_a_job_whose_name_and_comment_were_changed(siblings_queued):
+    verdict = judge(seen(siblings_queued=siblings_queued, other_name="mine"), TRAIN)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert verdict.reason == (
+        "squeue lists its id under the name 'mine', without the comment of this attempt: "
+        "it is another job, or a user has changed both; then restore the name with scontrol update JobName="
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "code", "warns"),
     [
