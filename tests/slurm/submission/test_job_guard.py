@@ -101,7 +101,10 @@ def test_an_attempt_that_counts_as_ended_does_not_run(job):
     (job.attempt_dir / "verdict.json").touch()
     status, out, err = job.run("echo work", restarts=1)
     assert (status, out, job.exit) == (DUPLICATE_EXIT_CODE, "", None)
-    assert "this attempt counts as ended, by its verdict.json; job 7 does not run" in err
+    assert err.strip() == (
+        "airflow-megatron: this attempt counts as ended, by its verdict.json; job 7 does not run. "
+        "To run it again, clear its task in Airflow instead of requeueing the job"
+    )
 
 
 @pytest.mark.parametrize("code", [0, 1, 16])

@@ -102,11 +102,12 @@ am_file_value() { # PATH; prints its first line, which an earlier job wrote
   printf '%s' "$am_value"
 }
 
-# A job that Slurm did not show for a while (renamed by a user, a controller that had lost its state) or started again
-# counts as ended, and another attempt may run now.
+# A job that Slurm did not show for a while (a controller that had lost its state) or started again (scontrol requeue of a
+# job that had ended) counts as ended, and another attempt may run now.
 am_not_judged() {
   if [ ! -e "$am_attempt_dir/$am_verdict_file" ]; then return; fi
-  echo "airflow-megatron: this attempt counts as ended, by its $am_verdict_file; job $am_job_id does not run" >&2
+  echo "airflow-megatron: this attempt counts as ended, by its $am_verdict_file; job $am_job_id does not run." \
+    "To run it again, clear its task in Airflow instead of requeueing the job" >&2
   exit "$am_duplicate_status"
 }
 
