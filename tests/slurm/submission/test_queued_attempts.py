@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import subprocess
@@ -68,6 +69,50 @@ def test_guard(
     )
     assert (done.returncode, "trains" in done.stdout) == (0 if status is None else status, status is None)
     assert done.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+@pytest.mark.parametrize(
+    ("rows", "queued", "waits"),
+    [
+        pytest.param("7", False, True, id="the first attempt runs"),
+        pytest.param("7", True, False, id="an attempt that waits like this one"),
+        pytest.param("", False, False, id="the lock is left from a lost node"),
+    ],
+)
+def test_guard_beside_another_attempt(
+    tmp_path: Path, shell: str, rows: str, queued: bool, waits: bool
+) -> None:
+    """A user removed the dependency of the second attempt."""
+    previous = tmp_path / "stage" / "1"
+    lock = previous / "run" / "lock.7.0"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    if queued:
+        (previous / "chained").touch()
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho {rows}\n")
+    (tmp_path / "squeue").chmod(0o755)
+    own = previous.parent / "2"
+    (own / "run").mkdir(parents=True)
+    (own / "run" / "lock.8.0").touch()
+    prologue = chain_prologue(str(previous), str(tmp_path / "tracker"), 100)
+    script = f"set -eu\nexec 9>>{own}/run/lock.8.0\nflock 9\nam_attempt_dir={own}\n{prologue}\necho trains"
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        process = subprocess.Popen(
+            [shell, "-c", script], env=environment, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first == (
+            "airflow-megatron: attempt 1 still runs, as job 7; this one waits for its end\n"
+            if waits
+            else "trains\n"
+        )
+    assert process.communicate(timeout=30)[0] == ("trains\n" if waits else "")
+    assert process.returncode == 0
 
 
 def chained(slurm, request_for, count: int) -> str:
