@@ -17,7 +17,7 @@ from airflow_megatron.task_runtime.point_runs import runs_without_scheduler
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import stored_plan
 from airflow_megatron.triggers.pause import PauseTrigger
-from airflow_megatron.triggers.point_runs import ENDED, count_runs
+from airflow_megatron.triggers.point_runs import count_ended_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,7 +97,7 @@ class PushRecordsOperator(EndsTestRun, DeferringTask):
 
     def _have_ended(self) -> bool:
         run_ids = list(self.runs.values()) if isinstance(self.runs, dict) else []
-        return count_runs(self.point_dag_id, run_ids, ENDED) >= len(run_ids)
+        return count_ended_runs(self.point_dag_id, run_ids) >= len(run_ids)
 
     def _push(self, context: Context, *, ended: bool) -> list[str]:
         """Push to all trackers; return those that have not received all records."""

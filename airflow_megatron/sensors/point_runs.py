@@ -9,7 +9,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.point_runs import runs_without_scheduler
 from airflow_megatron.task_runtime.stopping import EndsTestRun
-from airflow_megatron.triggers.point_runs import ENDED, PointRunsTrigger, count_runs
+from airflow_megatron.triggers.point_runs import PointRunsTrigger, count_ended_runs, count_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PointRunsSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
-    """Wait until the runs of all points have ended, in any state.
+    """Wait until the runs of all points have ended, in any state, or were deleted.
 
     :param point_dag_id: the point DAG
     :param runs: point → run id (templated)
@@ -41,13 +41,16 @@ class PointRunsSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
         if runs_without_scheduler():
             return  # the launching task has executed the runs
         run_ids = list(self.runs.values())  # type: ignore[union-attr]
-        if count_runs(self.point_dag_id, run_ids, ENDED) < len(run_ids):
+        if count_ended_runs(self.point_dag_id, run_ids) < len(run_ids):
             self.defer(
                 trigger=PointRunsTrigger(
                     dag_id=self.point_dag_id, run_ids=run_ids, poll_interval=self.poll_interval
                 ),
                 method_name="execute_complete",
             )
+        self.log.info("all %d points have ended", len(run_ids))
+        if deleted := len(run_ids) - count_runs(self.point_dag_id, run_ids):
+            self.log.warning("the runs of %d of them were deleted in Airflow", deleted)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
         """End the task; the report task fails if a point has not finished.
@@ -56,4 +59,3 @@ class PointRunsSensor(EndsTestRun, DeferringTask, BaseSensorOperator):
         trigger (:class:`~airflow_megatron.task_runtime.deferring_trigger.DeferringTask`).
         """
         self.execute(context)
-        self.log.info("all %d points have ended", len(self.runs))

@@ -16,7 +16,7 @@ from airflow_megatron.task_runtime.deferring_trigger import DeferringTrigger
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-ENDED = ("success", "failed")
+UNDER_WAY = ("queued", "running")
 RUN_IDS_IN_ONE_QUESTION = 100
 """Maximum number of ids in one request; they are part of a URL of limited length."""
 
@@ -25,13 +25,20 @@ SHARE_OF_TIME = 0.02
 """Maximum share of the time that queries take; thousands of runs need many requests."""
 
 
-def count_runs(dag_id: str, run_ids: Sequence[str], states: Sequence[str]) -> int:
-    """Return how many of the runs are in one of the states."""
+def count_runs(dag_id: str, run_ids: Sequence[str], states: Sequence[str] | None = None) -> int:
+    """Return how many of the runs are in one of the states; default: how many exist."""
     total = 0
     for start in range(0, len(run_ids), RUN_IDS_IN_ONE_QUESTION):
         chunk = list(run_ids[start : start + RUN_IDS_IN_ONE_QUESTION])
-        total += RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=chunk, states=list(states))
+        total += RuntimeTaskInstance.get_dr_count(
+            dag_id=dag_id, run_ids=chunk, states=None if states is None else list(states)
+        )
     return total
+
+
+def count_ended_runs(dag_id: str, run_ids: Sequence[str]) -> int:
+    """Return how many of the runs have ended; a run that a user has deleted counts, because it will never end."""
+    return len(run_ids) - count_runs(dag_id, run_ids, UNDER_WAY)
 
 
 class PointRunsTrigger(DeferringTrigger):
@@ -59,7 +66,7 @@ class PointRunsTrigger(DeferringTrigger):
         reported, changed = -1, time.monotonic()
         while True:
             began = time.monotonic()
-            ended = await sync_to_async(count_runs)(self.dag_id, self.run_ids, ENDED)
+            ended = await sync_to_async(count_ended_runs)(self.dag_id, self.run_ids)
             if ended != reported:
                 self.log.info("%d of %d points have ended", ended, len(self.run_ids))
                 reported, changed = ended, began

@@ -579,7 +579,8 @@ def test_a_sweep_whose_task_is_sent_the_end_of_another_waits_again(
     running: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = {"a": "a", "b": "b"}
-    monkeypatch.setattr(point_runs, "count_runs", lambda dag_id, run_ids, states: len(run_ids) - running)
+    monkeypatch.setattr(point_runs, "count_ended_runs", lambda dag_id, run_ids: len(run_ids) - running)
+    monkeypatch.setattr(point_runs, "count_runs", lambda dag_id, run_ids: len(run_ids))
     sensor = PointRunsSensor(task_id="wait", point_dag_id="held.point", runs=runs)
     with pytest.raises(TaskDeferred) if running else nullcontext() as waiting:
         sensor.execute_complete({}, {"ended": 2})

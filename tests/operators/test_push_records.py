@@ -34,7 +34,7 @@ class Site:
         )
         monkeypatch.setattr(push_records, "stored_plan", lambda *_: pinned)
         monkeypatch.setattr(push_records, "tracker_access", lambda connection: TrackerAccess())
-        monkeypatch.setattr(push_records, "count_runs", lambda dag, runs, states: self.ended_runs)
+        monkeypatch.setattr(push_records, "count_ended_runs", lambda dag, runs: self.ended_runs)
         monkeypatch.setattr(push_records, "runs_without_scheduler", lambda: False)
         monkeypatch.setattr(pushing, "push_sweep", self.push)
 

@@ -24,7 +24,7 @@ def test_pause_between_two_queries(
 ) -> None:
     now, seen = 0.0, list[float]()
 
-    def count(dag_id: str, run_ids: list[str], states: tuple[str, ...]) -> int:
+    def count(dag_id: str, run_ids: list[str]) -> int:
         nonlocal now
         now += query_s
         return 1 if len(seen) >= len(pauses) else 0
@@ -39,7 +39,7 @@ def test_pause_between_two_queries(
         return [event.payload async for event in trigger.wait()]
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr("airflow_megatron.triggers.point_runs.count_runs", count)
+    monkeypatch.setattr("airflow_megatron.triggers.point_runs.count_ended_runs", count)
     monkeypatch.setattr("airflow_megatron.triggers.point_runs.asyncio.sleep", sleep)
     loop = asyncio.new_event_loop()
     assert loop.run_until_complete(events()) == [{"ended": 1}]

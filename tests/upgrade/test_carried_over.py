@@ -348,11 +348,11 @@ def test_the_runs_of_points_are_still_waited_for(
     trigger = import_string(row["trigger"]["classpath"])(**row["trigger"]["kwargs"])
     queried: list[str] = []
 
-    def count(dag_id: str, run_ids: list[str], states: tuple[str, ...]) -> int:
+    def count(dag_id: str, run_ids: list[str]) -> int:
         queried.extend(run_ids)
         return len(run_ids)
 
-    monkeypatch.setattr("airflow_megatron.triggers.point_runs.count_runs", count)
+    monkeypatch.setattr("airflow_megatron.triggers.point_runs.count_ended_runs", count)
 
     async def first() -> Any:
         return (await anext(trigger.wait())).payload
