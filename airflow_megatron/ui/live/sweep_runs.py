@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow.models.dag import DagTag
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
+from airflow.utils.types import DagRunType
 from sqlalchemy import func, select
 
 from airflow_megatron.dag_factory.stopped_runs import awaited_runs
 from airflow_megatron.results.readings.progress import StageState
-from airflow_megatron.spec.model.dag_names import LAUNCH, STEPS, point_dag_id
+from airflow_megatron.spec.model.dag_names import LAUNCH, RESOLVE, STEPS, is_point_name, point_dag_id
 from airflow_megatron.task_runtime.point_runs import point_of_run
 
 if TYPE_CHECKING:
@@ -100,16 +101,40 @@ def newest_runs(dag_ids: Iterable[str], session: Session) -> dict[str, Run]:
 def point_states(dag_ids: Iterable[str], session: Session) -> dict[str, dict[str, tuple[str, str]]]:
     """Return DAG → point → id and state of its newest run.
 
+    A run that a user has started may have any id: its configuration names the point. It counts for none if its task
+    ``resolve`` has failed, for example because there is no such point.
+
     :param dag_ids: of point DAGs
     """
+    listed = list(dag_ids)
     query = (
         select(DagRun.dag_id, DagRun.run_id, DagRun.state)
-        .where(DagRun.dag_id.in_(list(dag_ids)))
+        .where(DagRun.dag_id.in_(listed))
         .order_by(DagRun.id)
     )
+    by_users = _points_by_users(listed, session)
     found: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
     for dag_id, run_id, state in session.execute(query):
-        found[dag_id][point_of_run(run_id)] = run_id, str(state)
+        point = by_users.get((dag_id, run_id), point_of_run(run_id))
+        if point is not None:
+            found[dag_id][point] = run_id, str(state)
+    return found
+
+
+def _points_by_users(dag_ids: list[str], session: Session) -> dict[tuple[str, str], str | None]:
+    """Return DAG and run → point of the runs that no task has started; None for a run without a point."""
+    by_users = DagRun.dag_id.in_(dag_ids) & (DagRun.run_type != DagRunType.OPERATOR_TRIGGERED)
+    unresolved = (
+        select(TaskInstance.dag_id, TaskInstance.run_id)
+        .join(TaskInstance.dag_run)
+        .where(by_users, TaskInstance.task_id == RESOLVE, TaskInstance.state == "failed")
+    )
+    without = {(dag_id, run_id) for dag_id, run_id in session.execute(unresolved)}
+    found: dict[tuple[str, str], str | None] = {}
+    for run in session.scalars(select(DagRun).where(by_users)):
+        point = (run.conf or {}).get("point")
+        key = run.dag_id, run.run_id
+        found[key] = point if is_point_name(point) and key not in without else None
     return found
 
 

@@ -174,6 +174,17 @@ def test_the_list_shows_states_of_sweeps(
     assert rows["other"]["state"] == "not started"
 
 
+def test_the_list_counts_a_point_once_whoever_has_started_it(client: TestClient, session: Session) -> None:
+    """Airflow makes an id of its own for a run that a user starts."""
+    add_run(session, "chain", RUN, "success", {"launch": "success"})
+    add_run(session, "chain.point", "a", "failed", {"resolve": "success"}, run=RUN, point="a")
+    add_run(session, "chain.point", "manual__2", "success", {"resolve": "success"}, point="a")
+    for number, conf in enumerate(({"point": "typo"}, {"point": "a", "clutser": "c"}, {"point": 3}, {}), 3):
+        add_run(session, "chain.point", f"manual__{number}", "failed", {"resolve": "failed"}, **conf)
+    (row,) = (row for row in client.get(API).json()["rows"] if row["sweep"] == "chain")
+    assert (row["points"], row["state"]) == ({"success": 1}, "finished")
+
+
 @pytest.mark.usefixtures("planned")
 def test_the_list_shows_cost_and_time_left(
     client: TestClient, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
