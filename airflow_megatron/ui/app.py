@@ -24,6 +24,7 @@ from airflow_megatron.ui.live.permissions import (
     may_read_logs,
     may_see_results,
 )
+from airflow_megatron.ui.live.refusals import answer_with_pages
 from airflow_megatron.ui.live.result_folders import ResultFolders
 from airflow_megatron.ui.live.routes import live_routes
 from airflow_megatron.ui.live.sweep_runs import is_sweep
@@ -68,6 +69,8 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
         values |= {"root": root, "static": f"{root}static/{scripts.version}"}
         return HTMLResponse(pages.get_template(template).render(values), headers=PAGE_HEADERS)
 
+    answer_with_pages(app, page)
+
     @app.get("/")
     def sweeps(user: GetUserDep) -> HTMLResponse:
         """Send the list of sweeps; it contains only the reports until the script has fetched the rest."""
@@ -100,6 +103,7 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
             is_known=is_known,
             is_report=is_report,
             has_report=report is not None,
+            may_read=may_read,
             has_charts=scripts.has_charts,
             files=list(folders.downloads(dag_id)) if may_read else [],
             runs=list(folders.runs(dag_id)) if may_read else [],
