@@ -30,6 +30,7 @@ from airflow_megatron.ui.live.sweep_list import sweep_rows
 from airflow_megatron.ui.live.sweep_runs import (
     STATES,
     is_sweep,
+    paused_dags,
     point_runs,
     run_named,
     runs_of,
@@ -125,6 +126,8 @@ def live_routes(
             of_points = point_runs(dag_id, chosen.run_id, session) if chosen else {}
             ids = [one.run_id for one in of_points.values()]
             states = stage_states(point_dag_id(dag_id), ids, session)
+            goes_on = chosen is not None and any(one.is_active for one in (chosen, *of_points.values()))
+            paused = paused_dags([dag_id, point_dag_id(dag_id)], session) if goes_on else []
         planned = planned_sweep(dag_id, chosen.run_id) if chosen else None
         content: dict[str, Any] = {
             "sweep": dag_id,
@@ -133,7 +136,8 @@ def live_routes(
             "state": chosen.state if chosen else None,
             "ended": chosen.ended if chosen else None,
             "states": STATES,
-            "has_report": folders.report(dag_id) is not None,
+            "has_report": folders.report(dag_id) is not None and may_read_logs(user, dag_id),
+            "paused": paused,
             "may": {
                 "cancel_sweep": is_allowed(user, dag_id, "PUT", DagAccessEntity.RUN),
                 "change_points": is_allowed(user, point_dag_id(dag_id), "PUT", DagAccessEntity.RUN),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow.models.dag import DagTag
+from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.types import DagRunType
@@ -78,6 +78,12 @@ def sweep_dags(session: Session) -> list[str]:
 def is_sweep(dag_id: str, session: Session) -> bool:
     """Return whether Airflow has a sweep of this name."""
     return session.scalar(_SWEEPS.where(DagTag.dag_id == dag_id)) is not None
+
+
+def paused_dags(dag_ids: Collection[str], session: Session) -> list[str]:
+    """Return which of some DAGs are paused: Airflow starts no further tasks of their runs."""
+    query = select(DagModel.dag_id).where(DagModel.dag_id.in_(list(dag_ids)), DagModel.is_paused)
+    return sorted(session.scalars(query))
 
 
 def runs_of(dag_id: str, session: Session, *, limit: int | None = None) -> list[Run]:

@@ -110,6 +110,12 @@ function empty() {
   byId("points-part").hidden = data.rows.length === 0;
 }
 
+function paused() {
+  const place = byId("paused");
+  place.hidden = !data.paused.length;
+  place.textContent = `Paused in Airflow: ${data.paused.join(", ")}. Slurm jobs go on, but no further task starts.`;
+}
+
 const again = repeat(async () => {
   const wanted = chosenRun;
   const answer = await ask(path, { run: wanted });
@@ -121,6 +127,7 @@ const again = repeat(async () => {
     head();
     summary();
     empty();
+    paused();
     table.update(data.rows);
     const named = first && data.rows.find((row) => `#${encodeURIComponent(row.point)}` === location.hash);
     if (named) openPoint(sweep, data.run, named.point);

@@ -30,7 +30,7 @@ def add_dags(session: Session, **kinds: str) -> None:
     for dag_id, kind in kinds.items():
         tags = [DagTag(name=name, dag_id=dag_id) for name in ("megatron", kind)]
         if session.get(DagModel, dag_id) is None:
-            session.add(DagModel(dag_id=dag_id, bundle_name="dags-folder", tags=tags))
+            session.add(DagModel(dag_id=dag_id, bundle_name="dags-folder", tags=tags, is_paused=False))
     session.commit()
 
 

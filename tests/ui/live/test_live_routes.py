@@ -9,11 +9,13 @@ import pytest
 from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
-from airflow.models.dag import DagTag
+from airflow.models.dag import DagModel, DagTag
+from airflow.models.dagrun import DagRun
 from airflow.models.xcom import XComModel
 from fastapi.testclient import TestClient
 from live_sweep import RUN, add_run
 from page_users import deny, token
+from sqlalchemy import select
 from stored_training import put, source, train
 
 from airflow_megatron.results.readings.evaluations import measurements
@@ -127,6 +129,41 @@ def test_unchanged_data_are_not_sent_again(client: TestClient, session: Session)
     add_run(session, "chain.point", "lr0.004", "failed", {}, run=RUN, point="lr0.004")
     after = client.get(f"{API}/chain", headers={"If-None-Match": before.headers["etag"]})
     assert [row["state"] for row in after.json()["rows"]] == ["running", "failed"]
+
+
+@pytest.mark.parametrize(("dag_id", "state"), [("chain", "running"), ("chain.point", "success")])
+def test_a_paused_dag_is_named_while_a_run_goes_on(
+    dag_id: str, state: str, client: TestClient, session: Session
+) -> None:
+    add_run(session, "chain", RUN, state, {"launch": "success"})
+    add_run(session, "chain.point", "a", "running", {}, run=RUN, point="a")
+    assert client.get(f"{API}/chain").json()["paused"] == []
+    dag = session.get(DagModel, dag_id)
+    dag.is_paused = True
+    session.commit()
+    try:
+        assert client.get(f"{API}/chain").json()["paused"] == [dag_id]
+        for run in session.scalars(select(DagRun)):
+            run.state = "failed"
+        session.commit()
+        assert client.get(f"{API}/chain").json()["paused"] == []
+    finally:
+        dag.is_paused = False
+        session.commit()
+
+
+def test_the_report_is_not_offered_to_users_who_may_not_read_it(
+    client: TestClient, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "results" / "chain" / "report.html"
+    report.parent.mkdir(parents=True)
+    report.write_text("<p>lines of logs")
+    assert client.get(f"{API}/chain").json()["has_report"] is True
+    deny(monkeypatch, "chain.point", DagAccessEntity.TASK_LOGS)
+    assert client.get(f"{API}/chain").json()["has_report"] is False
+    page = client.get("/megatron/sweeps/chain").text
+    assert "the report is shown to users who may read the task logs of the points" in page
+    assert "no report yet" not in page
 
 
 def test_runs_are_distinguished(client: TestClient, session: Session) -> None:
