@@ -37,14 +37,17 @@ def pinned(store: PinStore, lr: str = "1e-3") -> PinnedSweep:
     return PinnedSweep.stored(sweep, text, plan_sweep(sweep, around.cluster), around, store)
 
 
-def grow_old(store: PinStore) -> None:
-    """Let everything be as old as if it were written long ago."""
+def grow_old(store: PinStore, *, ended: bool = True) -> None:
+    """Let everything be as old as if it were written long ago.
+
+    :param ended: whether the runs and those of their points have ended
+    """
     for path in store.root.rglob("*"):
         if path.is_file():
             os.utime(path, (LONG_AGO, LONG_AGO))
     for dag_id in DAGS:
         for run in store.noted_runs(dag_id):
-            store._note(dag_id, run._replace(written=LONG_AGO))
+            store._note(dag_id, run._replace(written=LONG_AGO, ended=ended))
 
 
 def readable(store: PinStore, plan: PinnedSweep) -> bool:
@@ -69,6 +72,19 @@ def test_what_a_run_that_has_gone_has_pinned_goes(store: PinStore) -> None:
     assert (store.runs("chain"), store.runs("chain.point")) == (["kept"], [])
     assert not (store.root / "objects" / deleted.pin[:2] / deleted.pin).exists()
     assert prune(store, DAGS, known("kept")) == 0
+
+
+def test_the_plan_of_a_deleted_run_stays_while_its_points_run(store: PinStore) -> None:
+    """A sweep's run may be marked and deleted although the runs of its points continue, which execute its plan."""
+    plan = pinned(store)
+    plan.use("chain", "deleted")
+    grow_old(store, ended=False)
+    assert prune(store, DAGS, known()) == 0
+    assert store.pins_of("chain", "deleted") == (plan.pin,)
+    assert readable(store, plan)
+    grow_old(store)
+    assert prune(store, DAGS, known()) >= 4
+    assert store.pins_of("chain", "deleted") == ()
 
 
 def test_an_earlier_pin_of_a_run_stays(store: PinStore) -> None:

@@ -1,8 +1,8 @@
 """Removal of pinned content that no run refers to any more.
 
 A run refers to its pinned content as long as Airflow's database holds the run, because a user may clear one of its
-tasks or request a report. Content that was stored but is not referred to yet is protected twice: by a lock that pruning
-must hold exclusively, and by its age.
+tasks or request a report, and as long as one of its points runs, whose tasks take their jobs from there. Content that
+was stored but is not referred to yet is protected twice: by a lock that pruning must hold exclusively, and by its age.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def prune(store: PinStore, sweep_dags: tuple[str, str], is_known: Callable[[str,
     now = time.time()
     for dag_id in sweep_dags:
         for run in store.noted_runs(dag_id):
-            if now - run.written > GONE_FOR_S and not is_known(dag_id, run.run_id):
+            if run.ended and now - run.written > GONE_FOR_S and not is_known(dag_id, run.run_id):
                 store.forget(dag_id, run.run_id)
     if not store.is_readable():  # the references of an unreadable run are unknown
         return 0
