@@ -23,7 +23,7 @@ from airflow_megatron.supervision.submission.remembered_cancellations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from airflow_megatron.supervision.submission.remembered_cancellations import Cancellation
 
@@ -54,7 +54,13 @@ def carry_out_later() -> None:
 
 
 async def cancel_killed(
-    cancellation: Cancellation, hook: SlurmHook, task_log: Any, *, taken: int, step_s: float
+    cancellation: Cancellation,
+    hook: SlurmHook,
+    task_log: Any,
+    *,
+    taken: int,
+    step_s: float,
+    cancelled: Callable[[], None] | None = None,
 ) -> bool:
     """Cancel the job of a killed task, unless the stage uses it again.
 
@@ -62,6 +68,7 @@ async def cancel_killed(
     :param task_log: the task's logger
     :param taken: as for :func:`~airflow_megatron.supervision.submission.remembered_cancellations.remember`
     :param step_s: time limit of a remote command in seconds
+    :param cancelled: called if the job was in Slurm and is cancelled
     :return: False if the job may still be in Slurm
     """
     what = f"job {cancellation.job}"
@@ -80,6 +87,8 @@ async def cancel_killed(
         async with hook.connected() as transport:
             if await cancel(cancellation, transport, step_s=step_s):
                 task_log.info("cancelled %s", what)
+                if cancelled is not None:
+                    cancelled()
     except TransportError as error:
         task_log.error("%s could not be cancelled: %s; %s", what, error, afterwards)
         return False

@@ -33,7 +33,7 @@ from airflow_megatron.supervision.attempt_memory import AttemptMemory
 from airflow_megatron.supervision.condition_watch import AttemptConditions, ConditionResult, OwnAttempt
 from airflow_megatron.supervision.event_watch import EventWatch
 from airflow_megatron.supervision.job_event import JobEvent
-from airflow_megatron.supervision.submission.remembered_cancellations import Cancellation
+from airflow_megatron.supervision.submission.remembered_cancellations import MARKED_OR_CLEARED, Cancellation
 from airflow_megatron.task_runtime.cluster_poller import trigger_hook
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.task_runtime.condition_follower import beside_the_loop, followed
@@ -148,6 +148,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.results = dict(results or {})
         self.taken_up = taken_up
         self.carry = dict(carry or {})
+        self._stored: JobRows | None = None
 
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Watch the job; wait while the cluster is not available."""
@@ -156,7 +157,7 @@ class SlurmJobTrigger(ClusterTrigger):
             await asyncio.to_thread(
                 mask_secrets, self.secrets
             )  # in a thread, because connections are looked up
-        rows = self._rows()
+        rows = self._stored = self._rows()
         report = JobReport(self.log, self.log_file, self._earlier.log, self.log_from, rows)
         # skip the part of the log that was read before
         resume = ResumeCheck(0 if self._earlier.log is not None else self.resumes_from)
@@ -302,10 +303,22 @@ class SlurmJobTrigger(ClusterTrigger):
             return
         hook = trigger_hook(self.ssh_conn_id, self.commands)
         settled = await cancel_killed(
-            self.cancellation, hook, self.log, taken=self.taken_up, step_s=ON_KILL_STEP_S
+            self.cancellation,
+            hook,
+            self.log,
+            taken=self.taken_up,
+            step_s=ON_KILL_STEP_S,
+            cancelled=self._store_cancellation,
         )
         if not settled:
             carry_out_later()
+
+    def _store_cancellation(self) -> None:
+        """Store the end of the attempt, whose costs would be missing otherwise: no task waits for a verdict on it."""
+        rows = self._stored or self._rows()
+        if rows is not None:
+            verdict = Verdict(Outcome.CANCELLED, MARKED_OR_CLEARED, job_id=self.job_id)
+            rows.cancelled(verdict, time.time())
 
     @property
     def cancellation(self) -> Cancellation:

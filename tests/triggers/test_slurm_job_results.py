@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,10 +20,11 @@ from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Observation, QueueRow
 from airflow_megatron.spec.documents.configuration import option_variable
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
+from airflow_megatron.triggers import slurm_job
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LINE = (
@@ -76,9 +78,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         writer.close()
 
 
-async def verdict(monkeypatch: pytest.MonkeyPatch, log: bytes = LOG, **arguments: Any) -> dict[str, Any]:
-    monkeypatch.setattr(ClusterTrigger, "poller", ScriptedPoller(LOOKS, log))
-    trigger = SlurmJobTrigger(
+def trigger_of(**arguments: Any) -> SlurmJobTrigger:
+    return SlurmJobTrigger(
         ssh_conn_id="ssh",
         commands={},
         job_id="7",
@@ -89,6 +90,11 @@ async def verdict(monkeypatch: pytest.MonkeyPatch, log: bytes = LOG, **arguments
         carry={"handle": {}},
         **arguments,
     )
+
+
+async def verdict(monkeypatch: pytest.MonkeyPatch, log: bytes = LOG, **arguments: Any) -> dict[str, Any]:
+    monkeypatch.setattr(ClusterTrigger, "poller", ScriptedPoller(LOOKS, log))
+    trigger = trigger_of(**arguments)
     event = await anext(aiter(trigger.wait()))
     return json.loads(json.dumps(event.payload))["verdict"]
 
@@ -165,3 +171,29 @@ async def test_secrets_are_masked(root: str, monkeypatch: pytest.MonkeyPatch) ->
     assert results.iterations.height == 3
     assert results.checkpoints.height == 1
     assert "hunter2" not in f"{results.iterations.to_dicts()} {results.checkpoints.to_dicts()}"
+
+
+@pytest.mark.parametrize(("seen", "hours"), [(3, 8 * 120 / 3600), (1, None)])
+async def test_the_cost_of_a_job_that_a_user_cancels_is_stored(
+    seen: int, hours: float | None, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancel(*_: Any, cancelled: Callable[[], None], **__: Any) -> bool:
+        cancelled()
+        return True
+
+    async def ended(_: SlurmJobTrigger) -> bool:
+        return False
+
+    monkeypatch.setattr(ClusterTrigger, "poller", ScriptedPoller(LOOKS[:seen], LOG))
+    monkeypatch.setattr(SlurmJobTrigger, "task_still_waits", ended)
+    monkeypatch.setattr(slurm_job, "trigger_hook", lambda *_: None)
+    monkeypatch.setattr(slurm_job, "cancel_killed", cancel)
+    monkeypatch.setattr(slurm_job, "time", SimpleNamespace(time=lambda: 1060.0))
+    trigger = trigger_of(results=JOB)
+    async for _ in trigger.wait():
+        pass
+    await trigger.on_kill()
+    (row,) = stored(root).attempts.to_dicts()
+    assert (row["outcome"], row["reason"]) == ("cancelled", "its task was marked or cleared")
+    assert row["gpu_hours"] == (None if hours is None else pytest.approx(hours))
+    assert row["node_list"] == ("" if hours is None else "n[1-2]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.logs.log_lines import (
@@ -23,6 +24,7 @@ from airflow_megatron.results.store.tables import (
     STATES,
     VALIDATIONS,
 )
+from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.spec.trust.json_records import whole, word
 from airflow_megatron.spec.trust.plain_text import shown
 
@@ -96,6 +98,20 @@ class JobRows:
             started = (record.started if record else None) or (ending.started if ending else None)
             ended = (record.ended if record else None) or (ending.ended if ending else None)
             row = attempt_row(verdict, started or self._started, ended, self._source.gpus, self._hide)
+            self._put([Batch(ATTEMPTS.name, self._source, time.time(), [row])])
+            self._queue().flush()
+
+    def cancelled(self, verdict: Verdict, ended: float) -> None:
+        """Store the verdict on the attempt if it was cancelled while nobody observed its end.
+
+        :param ended: Unix time of the cancellation
+        """
+        with self._guarded():
+            state, _, node_list = self._state or ("", "", "")
+            started = None if state == JobState.PENDING.value else self._started
+            row = attempt_row(
+                replace(verdict, node_list=node_list), started, ended, self._source.gpus, self._hide
+            )
             self._put([Batch(ATTEMPTS.name, self._source, time.time(), [row])])
             self._queue().flush()
 

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 KEPT_S: Final = 30 * 86400.0
 """Age in seconds after which a record is deleted."""
 
+MARKED_OR_CLEARED: Final = "its task was marked or cleared"
+"""Reason in the verdict on an attempt that is cancelled after an action of a user."""
+
 log = logging.getLogger(__name__)
 
 
@@ -238,7 +241,7 @@ async def cancel_attempt(cancellation: Cancellation, transport: Transport, *, st
         return False
     # no task will write the verdict, which makes the job's next run start a new attempt
     if (await _recorded(own, transport, step_s)).latest_attempt == own.number:
-        verdict = Verdict(Outcome.CANCELLED, "its task was marked or cleared", job_id=job_id)
+        verdict = Verdict(Outcome.CANCELLED, MARKED_OR_CLEARED, job_id=job_id)
         record = RecordedVerdict.of(verdict, own.number)
         parse_written(await transport.run(write_verdict_script(own.stage_dir, record), timeout=step_s))
     return True
