@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ from megatron_core_trainer.optimization.optimizer_choices import LIBRARY
 
 if TYPE_CHECKING:
     import argparse
+
+_SEEDS = 2**32
+_UNHANDLED = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def complete_args(args: argparse.Namespace) -> None:
@@ -184,6 +188,11 @@ def _complete_batch(args: argparse.Namespace) -> None:
         require(args, "train_iters")
     positive(args, "micro_batch_size", "global_batch_size", "train_iters", "train_samples")
     positive(args, "log_interval", "seed")
+    # The seed of the last pipeline stage (``set_random_seeds``) is the largest; NumPy takes 32 bits.
+    if args.seed + 100 * (args.pipeline_model_parallel_size - 1) >= _SEEDS:
+        raise ArgumentError(
+            f"--seed must be below {_SEEDS - 100 * (args.pipeline_model_parallel_size - 1)}, not {args.seed}"
+        )
     not_negative(args, "num_workers", "distributed_timeout_minutes")
     if args.tensorboard_log_interval == 0:
         raise ArgumentError("--tensorboard-log-interval must be above zero, not 0")
@@ -227,6 +236,11 @@ def _check_checkpointing(args: argparse.Namespace) -> None:
     positive(
         args, "save_interval", "save_retain_interval", "exit_interval", "exit_duration_in_mins", "ckpt_step"
     )
+    if args.exit_signal_handler and args.exit_signal in _UNHANDLED:
+        name = signal.Signals(args.exit_signal).name
+        raise ArgumentError(
+            f"--exit-signal {name} does not go with --exit-signal-handler: no process can handle it"
+        )
     if args.save and args.save_interval is None:
         raise ArgumentError("--save needs --save-interval")
     if args.save_retain_interval and args.save_retain_interval % (args.save_interval or 1):

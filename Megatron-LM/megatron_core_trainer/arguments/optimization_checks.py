@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from megatron_core_trainer.arguments.errors import ArgumentError
-from megatron_core_trainer.arguments.value_checks import fraction, not_negative, positive, require
+from megatron_core_trainer.arguments.value_checks import (
+    finite,
+    fraction,
+    not_negative,
+    positive,
+    require,
+)
 from megatron_core_trainer.optimization import lr_finder_options
 from megatron_core_trainer.optimization.lr_finder_options import LEAST_POINTS
 from megatron_core_trainer.optimization.optimizer_choices import LIBRARY, MEGATRON_CORE, parse_settings
@@ -163,6 +169,7 @@ def complete_learning_rate(args: argparse.Namespace) -> None:
     :raises ArgumentError: naming the flags that do not fit.
     """
     require(args, "lr")
+    finite(args, "lr", "lr_warmup_init", "weight_decay", "start_weight_decay", "end_weight_decay")
     unit = length_unit(args)
     wsd_decay, warmup = getattr(args, f"lr_wsd_decay_{unit}"), getattr(args, f"lr_warmup_{unit}")
     positive(args, "lr_decay_iters", "lr_decay_samples")

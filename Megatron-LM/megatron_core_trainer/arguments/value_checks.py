@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from megatron_core_trainer.arguments.errors import ArgumentError
@@ -40,6 +41,17 @@ def not_negative(args: argparse.Namespace, *names: str) -> None:
         value = getattr(args, name)
         if value is not None and not value >= 0:
             raise ArgumentError(f"--{name.replace('_', '-')} must not be negative, not {value}")
+
+
+def finite(args: argparse.Namespace, *names: str) -> None:
+    """Raise an error if a given argument is infinite or not a number.
+
+    :raises ArgumentError: with the name of the first one.
+    """
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and not math.isfinite(value):
+            raise ArgumentError(f"--{name.replace('_', '-')} must be a finite number, not {value}")
 
 
 def fraction(args: argparse.Namespace, *names: str, below_one: bool = False) -> None:

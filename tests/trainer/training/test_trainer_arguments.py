@@ -139,12 +139,37 @@ def test_wrong_combinations_are_refused(extra: list[str], message: str) -> None:
         ("--distributed-timeout-minutes", "-1", "must not be negative, not -1"),
         ("--tensorboard-log-interval", "0", "must be above zero, not 0"),
         ("--vocab-size", "-1", "must not be negative, not -1"),
+        ("--lr", "inf", "must be a finite number, not inf"),
+        ("--lr-warmup-init", "nan", "must be a finite number, not nan"),
+        ("--weight-decay", "1e400", "must be a finite number, not inf"),
+        ("--weight-decay", "nan", "must be a finite number, not nan"),
+        ("--seed", "4294967296", "must be below 4294967296, not 4294967296"),
     ],
 )
 def test_values_that_would_end_a_training_at_its_start(flag: str, value: str, wanted: str) -> None:
     with pytest.raises(ArgumentError) as error:
         parse(["--position-embedding-type", "rope", flag, value])
     assert str(error.value) == f"{flag} {wanted}"
+
+
+def test_a_growing_weight_decay_without_end() -> None:
+    growth = ["--weight-decay-incr-style", "linear", "--start-weight-decay", "0", "--end-weight-decay", "inf"]
+    with pytest.raises(ArgumentError, match=r"^--end-weight-decay must be a finite number, not inf$"):
+        parse(growth)
+
+
+def test_a_seed_that_only_the_first_pipeline_stage_takes() -> None:
+    stages = ["--pipeline-model-parallel-size", "2"]
+    assert parse([*stages, "--seed", "4294967195"], world_size=2).seed == 4294967195
+    with pytest.raises(ArgumentError, match=r"^--seed must be below 4294967196, not 4294967196$"):
+        parse([*stages, "--seed", "4294967196"], world_size=2)
+
+
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP", "9"])
+def test_an_exit_signal_that_no_process_handles(signal: str) -> None:
+    with pytest.raises(ArgumentError, match=r"^--exit-signal SIG(KILL|STOP) does not go with"):
+        parse(["--exit-signal-handler", "--exit-signal", signal])
+    assert parse(["--exit-signal", signal]).exit_signal > 0
 
 
 def test_a_momentum_that_sgd_does_not_take() -> None:
@@ -162,6 +187,8 @@ def test_a_momentum_that_sgd_does_not_take() -> None:
         ["--position-embedding-type", "rope", "--rotary-percent", "0"],
         ["--tensorboard-log-interval", "-1", "--num-workers", "0", "--distributed-timeout-minutes", "0"],
         ["--norm-epsilon", "0", "--lr-warmup-iters", "-1"],
+        ["--lr", "0", "--min-lr", "0", "--lr-warmup-init", "-1", "--clip-grad", "-1"],
+        ["--seed", "4294967295", "--exit-signal", "SIGUSR1", "--exit-signal-handler"],
     ],
 )
 def test_unusual_values_with_which_a_training_works(words: list[str]) -> None:
