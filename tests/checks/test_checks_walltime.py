@@ -22,3 +22,15 @@ def test_a_signal_at_the_start() -> None:
     assert "told to save and exit as it starts" in problems[0].message
     assert {problem.line for problem in problems} == {line_of(text, "signal_before")}
     assert problems[0].hint == "signal_before: 5400s or less"
+
+
+def test_a_signal_that_the_job_does_not_send() -> None:
+    text = changed(("  lr_warmup_iters: 10", "  lr_warmup_iters: 10\n  exit_signal: SIGUSR1"))
+    warning = checked(text).warnings[0]
+    assert "it would save on SIGUSR1, but before the walltime and at preemptions its job sends SIGTERM" in (
+        warning.message
+    )
+    assert warning.hint == "drop exit_signal"
+    assert warning.line == line_of(text, "exit_signal")
+    for without in ("SIGUSR1\n  exit_signal_handler: false", "SIGTERM"):
+        assert checked(text.replace("SIGUSR1", without)).warnings == ()

@@ -1,8 +1,8 @@
-"""Check that ``exit_duration_in_mins`` ends before the walltime, and that a job is not told to exit as it starts."""
+"""Check that a training is told to save before its walltime, but not as it starts, and reacts to the job's signal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.spec.documents.quantities import slurm_time
@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
     from airflow_megatron.requirements.training_arguments import TrainingArguments
 
+#: The signal of a job's script (``job_prologue``) as values of ``exit_signal``.
+_SENT: Final = (None, "SIGTERM", "15")
+
 
 def walltime_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield the trainings whose ``exit_duration_in_mins`` or ``signal_before`` does not fit into their walltime.
+    """Yield trainings whose ``exit_duration_in_mins``, ``signal_before`` or ``exit_signal`` does not fit to their end.
 
     :param trainings: the arguments of the training jobs, by run directory
     """
@@ -37,5 +40,19 @@ def walltime_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fi
                 ("exit_duration_in_mins",),
                 f"it would save and exit after {minutes:g} minutes, but Slurm ends it after {slurm_time(seconds)}",
                 f"exit_duration_in_mins: {max(seconds * 9 // 600, 1)}",
+                warning=True,
+            )
+        awaited = training.value("exit_signal")
+        if (
+            training.value("exit_signal_handler")
+            and (awaited if awaited is None else str(awaited)) not in _SENT
+        ):
+            yield Finding(
+                "other-exit-signal",
+                job,
+                ("exit_signal",),
+                f"it would save on {awaited}, but before the walltime and at preemptions its job sends SIGTERM, which"
+                " would end it without a checkpoint",
+                "drop exit_signal",
                 warning=True,
             )
