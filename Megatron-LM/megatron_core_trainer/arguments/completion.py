@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatron_core_trainer.arguments.data_parts import check_parts
+from megatron_core_trainer.arguments.data_parts import check_parts, check_split
 from megatron_core_trainer.arguments.errors import ArgumentError
 from megatron_core_trainer.arguments.optimization_checks import (
     check_optimizer,
@@ -274,6 +274,8 @@ def _check_data(args: argparse.Namespace) -> None:
         raise ArgumentError("--train-data-path must be given")
     if given[1] and args.split is None:
         args.split = "969,30,1"
+    if given[1]:
+        check_split(args)
     if args.tokenizer_type == "NullTokenizer":
         require(args, "vocab_size")
         not_negative(args, "vocab_size")

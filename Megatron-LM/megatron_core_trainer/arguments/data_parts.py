@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from pathlib import Path
@@ -16,6 +17,18 @@ if TYPE_CHECKING:
 _PARTS = ("training", "validation", "test")
 # an .idx file: b"MMIDIDX\x00\x00", version and type of the tokens, then the number of documents
 _COUNT_AT = 18
+
+
+def check_split(args: argparse.Namespace) -> None:
+    """Check that ``--split`` has shares of up to three parts, and one of training for a run that trains.
+
+    :param args: arguments with ``split``.
+    :raises ArgumentError: with an example.
+    """
+    if _shares(args.split)[0] is None and not args.skip_train:
+        raise ArgumentError(
+            f"--split {args.split} leaves nothing for training; give the first part a share, such as 969,30,1"
+        )
 
 
 def check_parts(args: argparse.Namespace) -> None:
@@ -53,10 +66,13 @@ def _documents(prefix: str) -> int:
 
 def _shares(split: str) -> list[tuple[float, float] | None]:
     """Return the first and last share of each part, None for parts without one, computed as in megatron-core."""
-    sizes = [float(text) for text in re.findall(r"[.0-9]+", split)]
-    if not 1 <= len(sizes) <= len(_PARTS) or not sum(sizes):
+    try:
+        sizes = [float(text) for text in re.findall(r"[.0-9]+", split)]
+    except ValueError:
+        sizes = []
+    if not 1 <= len(sizes) <= len(_PARTS) or not 0 < sum(sizes) < math.inf:
         raise ArgumentError(
-            f"--split {split} must give shares of training, validation and test, such as 969,30,1"
+            f"--split {split or repr(split)} must give shares of training, validation and test, such as 969,30,1"
         )
     sizes += [0.0] * (len(_PARTS) - len(sizes))
     shares: list[tuple[float, float] | None] = []
