@@ -104,9 +104,12 @@ def check_optimizer(args: argparse.Namespace) -> None:
             " constant (warm-up is fine)"
         )
     try:
-        parse_settings(args.optimizer_settings)
+        settings = parse_settings(args.optimizer_settings)
     except ValueError as error:
         raise ArgumentError(str(error)) from error
+    for setting, value in settings.items():
+        if (problem := choice.problem(setting, value)) is not None:
+            raise ArgumentError(f"--optimizer {name} {problem}")
 
 
 def unused_settings(args: argparse.Namespace, defaults: argparse.ArgumentParser) -> list[str]:

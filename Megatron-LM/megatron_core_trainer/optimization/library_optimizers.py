@@ -9,7 +9,6 @@ therefore continue only with the same parallel layout.
 from __future__ import annotations
 
 import contextlib
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytorch_optimizer
@@ -19,6 +18,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.optimizer import ChainedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params, FP32Optimizer
 from megatron.core.optimizer.optimizer_config import OptimizerConfig
+from pytorch_optimizer.base.exception import NegativeStepError
 
 from megatron_core_trainer.arguments import ArgumentError
 from megatron_core_trainer.optimization.optimizer_choices import LIBRARY, parse_settings
@@ -122,10 +122,10 @@ class _Float16(_WholeState, Float16OptimizerWithFloat16Params):  # type: ignore[
 
 
 def check_settings(args: argparse.Namespace) -> None:
-    """Refuse settings that the optimizer does not have or does not accept.
+    """Refuse settings that the optimizer does not accept.
 
     :param args: complete arguments with an optimizer of the library.
-    :raises ArgumentError: with the name of the setting.
+    :raises ArgumentError: with the library's reason.
     """
     _create([{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "use_muon": True}], args)
 
@@ -189,22 +189,12 @@ def _create(groups: list[dict[str, Any]], args: argparse.Namespace) -> Any:
     choice = LIBRARY[args.optimizer]
     kind = getattr(pytorch_optimizer, choice.class_name)
     given = parse_settings(args.optimizer_settings)
-    allowed = {
-        name
-        for name, parameter in inspect.signature(kind).parameters.items()
-        if parameter.kind is not parameter.VAR_KEYWORD and name not in ("params", "lr", "weight_decay")
-    }
-    unknown = sorted(set(given) - allowed)
-    if unknown:
-        raise ArgumentError(
-            f"--optimizer {args.optimizer} has no setting {unknown[0]!r}; it has {', '.join(sorted(allowed))}"
-        )
     settings = {**choice.settings, **given, "lr": args.lr, "weight_decay": args.weight_decay}
     if args.optimizer == "sophia":
         kind, settings["batch_tokens"] = Sophia, args.global_batch_size * args.seq_length
     try:
         return kind(groups, **settings)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, NegativeStepError) as error:
         raise ArgumentError(f"--optimizer {args.optimizer} cannot be made: {error}") from error
 
 
@@ -219,7 +209,7 @@ def _parameter_groups(args: argparse.Namespace, model: Any) -> list[dict[str, An
         if not parameter.requires_grad:
             continue
         hidden = parameter.dim() == 2 and not ("embedding" in name or "output_layer." in name)
-        decay, rate = 1.0, 1.0 if hidden or not muon else other_rate / args.lr
+        decay, rate = 1.0, 1.0 if hidden or not (muon and args.lr) else other_rate / args.lr
         if scaling is not None:
             factors = scaling.factors(name, parameter.dim(), optimizer=args.optimizer)
             decay, rate = factors.weight_decay, factors.rate

@@ -27,6 +27,7 @@ BASE = (
 )
 CASES = {name: ["--optimizer", name] for name in ("adamw", "sgd", *LIBRARY)}
 CASES["muon-own-rate"] = ["--optimizer", "muon", "--optimizer-settings", "adamw_lr=5e-4", "momentum=0.9"]
+CASES["muon-without-rate"] = ["--optimizer", "muon", "--lr", "0"]
 MUP = ["--use-mup", "--mup-base-hidden-size", "8", "--enable-depth-scale", "--depth-base", "2"]
 CASES["adam-mup"] = [*MUP, "--depth-alpha", "0.5"]
 CASES["adam-mup-distributed"] = [
@@ -91,6 +92,30 @@ def test_wrong_settings_and_another_optimizer_are_refused(
     assert outcome.status == 2
     assert "--optimizer lion has no setting 'rho'; it has betas, " in outcome.stderr
     assert not (tmp_path / "c").exists()
+
+
+def test_the_settings_are_those_of_the_library(trainer: Trainer) -> None:
+    known = {
+        name: {
+            **dict.fromkeys(choice.flags.split(), "flag"),
+            **dict.fromkeys(choice.numbers.split(), "number"),
+            **choice.betas,
+            **dict.fromkeys(choice.others.split(), "other"),
+        }
+        for name, choice in LIBRARY.items()
+    }
+    assert dict(trainer.answers(Path(__file__).with_name("library_settings.py"), "")) == known
+
+
+def test_a_setting_without_meaning_is_refused_without_a_traceback(
+    trainer: Trainer, data: Data, tmp_path: Path
+) -> None:
+    settings = ["--optimizer", "shampoo", "--optimizer-settings", "preconditioning_compute_steps=0"]
+    outcome = trainer.run("pretrain_gpt.py", *pretrain_args(data, tmp_path / "c", settings))
+    assert outcome.status == 2
+    assert (
+        "--optimizer shampoo cannot be made: preconditioning_compute_steps must be positive" in outcome.stderr
+    )
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused(

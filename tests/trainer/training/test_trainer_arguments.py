@@ -25,6 +25,7 @@ from megatron_core_trainer import arguments
 from megatron_core_trainer.arguments import ArgumentError
 from megatron_core_trainer.data.tokenizer import load_tokenizer
 from megatron_core_trainer.distributed import first_host, place_from_environment
+from megatron_core_trainer.optimization.optimizer_choices import parse_settings
 
 CONSTANT = ("--lr-decay-style", "constant")
 DEPTH = ("--enable-depth-scale", "--depth-base", "1")
@@ -150,6 +151,48 @@ def test_values_that_would_end_a_training_at_its_start(flag: str, value: str, wa
     with pytest.raises(ArgumentError) as error:
         parse(["--position-embedding-type", "rope", flag, value])
     assert str(error.value) == f"{flag} {wanted}"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("lion rho=1", "has no setting 'rho'; it has betas, fixed_decay, foreach, maximize, weight_decouple"),
+        ("lion lr=1", "has no setting 'lr'; it has betas, "),
+        ("lars nesterov=no", "takes nesterov=True or nesterov=False, not 'no'"),
+        ("soap eps=small", "takes a number as eps, not 'small'"),
+        ("adopt eps=None", "takes a number as eps, not None"),
+        ("lion betas=(0.9,)", "takes 2 numbers as betas, such as betas=(0.9, 0.99), not (0.9,)"),
+        ("lion betas=0.9", "takes 2 numbers as betas, such as betas=(0.9, 0.99), not 0.9"),
+        ("ademamix betas=(0.9,0.99)", "takes 3 numbers as betas, such as betas=(0.9, 0.99, 0.999), not"),
+    ],
+)
+def test_optimizer_settings_that_the_library_does_not_take(words: str, message: str) -> None:
+    name, setting = words.split()
+    with pytest.raises(ArgumentError, match="^" + re.escape(f"--optimizer {name} {message}")):
+        parse(["--optimizer", name, "--optimizer-settings", setting])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "lion betas=[0.9,0.95] foreach=None",
+        "lars nesterov=0 momentum=0",
+        "muon nesterov=true ns_coeffs=original adamw_lr=1e-3 ns_steps=5",
+        "sophia hessian_distribution=gaussian p=1",
+        "soap shampoo_beta=0.9 merge_dims=False",
+    ],
+)
+def test_optimizer_settings_that_the_library_takes(words: str) -> None:
+    name, *settings = words.split()
+    assert parse(["--optimizer", name, "--optimizer-settings", *settings]).optimizer == name
+
+
+def test_flags_of_optimizers_as_in_yaml() -> None:
+    assert parse_settings(["nesterov=false", "maximize=true", "data_format=False"]) == {
+        "nesterov": False,
+        "maximize": True,
+        "data_format": False,
+    }
 
 
 def split(shares: str, extra: Sequence[str] = ()) -> argparse.Namespace:
