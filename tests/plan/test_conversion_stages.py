@@ -113,6 +113,54 @@ def test_the_evaluation_takes_what_is_rendered(
     ]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dtype": "bfloat16", "max_length": 2048},
+        {"dtype": "float64", "max_length": "128"},
+        {"dtype": None, "max_length": None},
+        {"dtype": "", "max_length": 0},
+        {"dtype": "auto", "add_bos_token": True},
+        {"dtype": "half"},
+        {"dtype": "@file:/run/dtype"},
+    ],
+)
+def test_backend_arguments_that_the_harness_takes(arguments: dict[str, object]) -> None:
+    words = list(evaluation_options(["a"], {"eval_backend_arguments": arguments}))
+    assert words.count("--backend-argument") == len(arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(
+            {"dtype": value}
+            for value in ("float99", "int8", 16, True, [1], "Float16", "torch.float16", "a,b")
+        ),
+        *({"max_length": value} for value in (-1, 1.5, True, "text", "", [1], "²")),
+    ],
+)
+def test_backend_arguments_with_which_the_harness_ends(arguments: dict[str, object]) -> None:
+    (name,) = arguments
+    with pytest.raises(CommandError, match=rf"^eval_backend_arguments: {name} .* is not a "):
+        list(evaluation_options(["a"], {"eval_backend_arguments": arguments}))
+    assert list(evaluation_options(["a"], {"eval_backend": "vllm", "eval_backend_arguments": arguments}))
+
+
+@pytest.mark.parametrize("given", [[""], [None], ["/a", None], {"a": 1}, [["/a"]], 7, [True]])
+def test_directories_of_tasks_that_are_none(given: object) -> None:
+    with pytest.raises(
+        CommandError, match=r"^tasks_dir: .* is not a directory; write one directory, or a list"
+    ):
+        list(evaluation_options(["a"], {"tasks_dir": given}))
+
+
+@pytest.mark.parametrize("given", [None, "", [], "/a", ["/a", "b"]])
+def test_directories_of_tasks(given: object) -> None:
+    words = list(evaluation_options(["a"], {"tasks_dir": given}))
+    assert words.count("--tasks-dir") == (len(given) if isinstance(given, list) else bool(given))
+
+
 @pytest.mark.parametrize("size", [1, 64, "64", "auto", "auto:4", "auto:0.5", "auto:10"])
 def test_batch_sizes_that_the_harness_takes(size: object) -> None:
     """``auto:N`` is ``float(N)``, by which it divides the number of requests (lm_eval/models/huggingface.py)."""

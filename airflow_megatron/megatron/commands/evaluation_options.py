@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.expressions.file_values import FILE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ GIVEN: Final = {
     "trust_remote_code": "code of the model is run when its configuration names some",
 }
 """Arguments of the harness's class that ``evaluate_hf.py`` passes → what to write instead."""
+_DTYPE: Final = re.compile(r"auto|half|double|float|bfloat16|float(16|32|64|8_\w+)|", re.ASCII)
+"""Floating-point types of torch, by which the class ``hf`` finds them; empty text is the model's own."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -35,9 +38,8 @@ def evaluation_options(tasks: object, params: Mapping[str, Any]) -> Iterator[str
         ``eval_backend_arguments``, ``eval_batch_size``
     :raises CommandError: if one is invalid
     """
-    directories = params.get("tasks_dir") or []
-    for directory in directories if isinstance(directories, list) else [directories]:
-        yield from ("--tasks-dir", str(directory))
+    for directory in _directories(params.get("tasks_dir") or []):
+        yield from ("--tasks-dir", directory)
     words = task_words(tasks)
     shots, limit, size = (params.get(name) for name in ("num_fewshot", "limit", "eval_batch_size"))
     if shots is not None:
@@ -53,6 +55,16 @@ def evaluation_options(tasks: object, params: Mapping[str, Any]) -> Iterator[str
     if size is not None:
         yield from ("--batch-size", _batch_size(size))
     yield from _backend_options(params)
+
+
+def _directories(given: object) -> Iterator[str]:
+    for directory in given if isinstance(given, list) else [given]:
+        if not isinstance(directory, str) or not directory:
+            raise CommandError(
+                "tasks_dir",
+                f"tasks_dir: {directory!r} is not a directory; write one directory, or a list of directories",
+            )
+        yield directory
 
 
 def _batch_size(size: object) -> str:
@@ -141,8 +153,26 @@ def _backend_options(params: Mapping[str, Any]) -> Iterator[str]:
                     "eval_backend_arguments",
                     f"eval_backend_arguments: {name} is given by the stage; {GIVEN[name]}",
                 )
+            if backend != "vllm" and FILE_PREFIX not in str(value):
+                _check_argument(str(name), value)
             text = value if isinstance(value, str) else json.dumps(value)
             yield from ("--backend-argument", f"{name}={text}")
+
+
+def _check_argument(name: str, value: object) -> None:
+    """Refuse values with which lm-evaluation-harness's class for Transformers ends with a traceback."""
+    if name == "dtype" and value is not None and not (isinstance(value, str) and _DTYPE.fullmatch(value)):
+        wanted = "a floating-point type of torch, such as bfloat16, or auto"
+    elif name == "max_length" and value is not None and not _is_length(value):
+        wanted = "a whole number of tokens"
+    else:
+        return
+    raise CommandError("eval_backend_arguments", f"eval_backend_arguments: {name} {value!r} is not {wanted}")
+
+
+def _is_length(value: object) -> bool:
+    text = str(value)
+    return not isinstance(value, bool) and text.isascii() and text.isdigit()
 
 
 def _whole(name: str, value: object, least: int = 0) -> int:
