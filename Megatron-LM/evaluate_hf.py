@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 # Parts of the harness's results that are not stored; samples are long and contain the data.
 _LEFT_OUT = ("samples",)
 
+# What ``random.sample`` says, with which the harness draws examples.
+_TOO_FEW = "Sample larger than population"
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the command line."""
@@ -171,6 +174,13 @@ def _evaluated(
             limit=int(limit) if limit is not None and limit >= 1 else limit,
             log_samples=False,
         )
+    except ValueError as error:
+        if _TOO_FEW not in str(error):
+            raise
+        examples = "its number of" if num_fewshot is None else num_fewshot
+        raise EvaluationError(
+            f"{', '.join(tasks)} has too little data for {examples} examples before each question"
+        ) from error
     except (ConnectionError, DatasetNotFoundError, FileNotFoundError) as error:
         raise EvaluationError(
             f"the data of {', '.join(tasks)} is not on this machine: {error}; evaluate it once where there is a"

@@ -66,7 +66,7 @@ def load_model(backend: str, arguments: dict[str, Any], *, device: str) -> Any:
         arguments = {**arguments, "device": available if device == "auto" else device}
     try:
         return ModelClass(**arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError, ImportError) as error:
         raise EvaluationError(
             f"--backend {backend} cannot load {arguments['pretrained']}: {error}"
         ) from error

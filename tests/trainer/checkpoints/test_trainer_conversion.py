@@ -286,10 +286,19 @@ def test_evaluation_refuses_what_is_missing(
             ["heldout", "--backend-argument", "device=cpu"],
             "device=cpu is not NAME=VALUE of the backend; it is given by",
         ),
+        (
+            ["heldout", "--backend-argument", "dtype=float99"],
+            "--backend hf cannot load",
+        ),
+        (
+            ["next_line@5000"],
+            "error: next_line has too little data for 5000 examples before each question",
+        ),
     ):
         outcome = trainer.run(*known, *words)
         assert outcome.status == 2
         assert message in outcome.stderr
+        assert "Traceback" not in outcome.stderr
     assert list(tmp_path.iterdir()) == []
 
 
