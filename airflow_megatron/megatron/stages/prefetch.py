@@ -34,7 +34,12 @@ _KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "tasks": ("task", ()),
     "urls": ("url", ("file", "sha256")),
 }
-_REPOSITORY: Final = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?", re.ASCII)
+_REPOSITORY: Final = re.compile(
+    r"(?!.*(--|\.\.)|.*\.git\Z)(\w([\w.-]*\w)?/)?(?=.{1,96}\Z)\w([\w.-]*\w)?", re.ASCII
+)
+"""Names that ``huggingface_hub.utils.validate_repo_id`` takes."""
+_TASK: Final = re.compile(r"(?P<name>[^\s,@]+)(?:@\d+)?")
+"""A task as an evaluation names it: its data does not depend on the number of examples."""
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f]{1,500}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -95,7 +100,22 @@ def prefetched_items(job: Job) -> list[dict[str, Any]]:
         kinds = ", ".join(_KINDS)
         message = f"stage {job.stage} fetches nothing; add params: {{models: [gpt2]}}, or {kinds}"
         raise CommandError("params", message)
-    return list({item["key"]: item for item in items}.values())
+    found = list({item["key"]: item for item in items}.values())
+    _check_files([item for item in found if "url" in item], job.stage)
+    return found
+
+
+def _check_files(addresses: list[dict[str, Any]], stage: str) -> None:
+    """Refuse two addresses whose files have the same name: one would replace the other."""
+    first: dict[str, str] = {}
+    for item in addresses:
+        other = first.setdefault(item["file"], item["url"])
+        if other != item["url"]:
+            raise CommandError(
+                "urls",
+                f"stage {stage}: {other} and {item['url']} would both be stored as {item['file']}; add file: NAME to"
+                " one of them",
+            )
 
 
 def _with_key(item: dict[str, Any]) -> dict[str, Any]:
@@ -136,6 +156,11 @@ def _item(job: Job, param: str, given: Any) -> dict[str, Any]:
             param,
             f"stage {job.stage}: {name!r} is no repository of the hub; write OWNER/NAME, and files as urls",
         )
+    if kind == "task":
+        task = _TASK.fullmatch(name)
+        if task is None:
+            raise CommandError(param, f"stage {job.stage}: {name!r} is no task; write one name for each item")
+        name = task["name"]
     chosen = {key: values[key] for key in others if values.get(key) is not None}
     shown = " ".join([kind, name, *(str(value) for key, value in chosen.items() if key != "files")])
     if kind == "tokenizer":

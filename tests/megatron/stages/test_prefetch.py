@@ -110,6 +110,29 @@ def test_a_cache_of_the_site_is_used() -> None:
         ({"models": [3]}, "3 is no item of models; write a name or {name: …, revision: …, files: …}"),
         ({"models": [{"name": "gpt2", "branch": "x"}]}, "is no item of models"),
         ({"models": ["/data/gpt2"]}, "'/data/gpt2' is no repository of the hub; write OWNER/NAME"),
+        *(
+            ({"models": [name]}, f"{name!r} is no repository of the hub; write OWNER/NAME")
+            for name in (
+                "..",
+                "a--b",
+                "-gpt2",
+                "gpt2.git",
+                "gpt2-",
+                "a/.b",
+                "a..b",
+                "a/b.git",
+                ".a",
+                "a/-b",
+                "a.",
+            )
+        ),
+        ({"models": ["o/" + "n" * 97]}, "is no repository of the hub"),
+        ({"tasks": ["arc_easy,mmlu"]}, "'arc_easy,mmlu' is no task; write one name for each item"),
+        ({"tasks": ["arc_easy@x"]}, "'arc_easy@x' is no task"),
+        (
+            {"urls": ["https://a/x", "https://b/x"]},
+            "https://a/x and https://b/x would both be stored as x; add file: NAME to one of them",
+        ),
         ({"tasks": ["a\nb"]}, r"name is 'a\nb'; write text in one line"),
         ({"datasets": [{"name": "c4", "config": 3}]}, "config is 3; write text in one line"),
         ({"urls": ["ftp://x/y"]}, "'ftp://x/y' is no address; write https://…"),
@@ -122,6 +145,25 @@ def test_items_that_are_wrong(params: dict[str, Any], told: str) -> None:
     with pytest.raises(SpecError) as caught:
         jobs(params)
     assert told in str(caught.value)
+
+
+def test_tasks_as_an_evaluation_names_them() -> None:
+    """One list of a sweep's ``params`` serves both stages."""
+    job = jobs({"tasks": ["arc_easy@25", "arc_easy", "mmlu@0"]})["s.fetch"]
+    assert [item["task"] for item in prefetched_items(job)] == ["arc_easy", "mmlu"]
+
+
+@pytest.mark.parametrize(
+    "name", ["_a", "a", "gpt2", "a-b/c.d_e", "o/" + "n" * 96, "a.gitx", "Qwen/Qwen2.5-0.5B"]
+)
+def test_repositories_of_the_hub(name: str) -> None:
+    assert jobs({"models": [name]})["s.fetch"].command
+
+
+def test_an_address_may_be_given_twice() -> None:
+    assert jobs({"urls": ["https://a/x", "https://a/x", {"url": "https://b/x", "file": "y"}]})[
+        "s.fetch"
+    ].command
 
 
 def test_it_runs_once_for_the_sweep() -> None:
