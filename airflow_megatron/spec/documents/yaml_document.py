@@ -21,7 +21,8 @@ from airflow_megatron.spec.documents.named_files import NamedFileError, read_nam
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, which also reads text that PyYAML's own parser does not, such as ``[http://a/b?c]``."""
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
@@ -278,7 +279,7 @@ def _composed(text: str, file: str, count: ValueCount) -> _Node | None:
     open_nodes: list[_Node] = []
     anchors: dict[str, _Node] = {}
     event: Any
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in yaml.parse(text, Loader=LOADER):
         kind = type(event)
         if kind is yaml.SequenceEndEvent or kind is yaml.MappingEndEvent:
             open_nodes.pop()

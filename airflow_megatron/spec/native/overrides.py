@@ -10,7 +10,7 @@ import yaml
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.quantities import counted, list_index
-from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument, load_yaml_text
+from airflow_megatron.spec.documents.yaml_document import LOADER, KeyPath, YamlDocument, load_yaml_text
 from airflow_megatron.spec.model.schema import StageSection, SweepSpecSection
 from airflow_megatron.spec.native.extension import KEY as EXTENDS
 
@@ -30,7 +30,7 @@ def overridden(document: YamlDocument, settings: Iterable[str]) -> YamlDocument:
     settings = list(settings)
     if not settings:
         return document
-    tree = yaml.compose(document.text, Loader=yaml.SafeLoader) if document.text else None
+    tree = _nodes(document.text, document.file) if document.text else None
     data = _copied(document.data)
     result = YamlDocument(
         document.file, data, dict(document.positions), "", dict(document.files), document.sources
@@ -120,9 +120,23 @@ def _replace(data: Any, key: str, value: Any, name: str) -> KeyPath:
     return tuple(path)
 
 
+def _nodes(text: str, file: str) -> Any:
+    """Return the nodes of a YAML text that :func:`.load_yaml_text` has read.
+
+    :raises SpecError: for two anchors of one name, of which PyYAML makes no nodes
+    """
+    try:
+        return yaml.compose(text, Loader=LOADER)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        message = f"{OPTION} cannot change this YAML: {error.context or error.problem}"
+        raise SpecError(Problem(file, *place, message, "give each anchor another name")) from error
+
+
 def _replace_node(tree: Any, path: KeyPath, text: str, value: Any) -> None:
     """Do the same in the nodes of the YAML itself."""
-    new = yaml.compose(text, Loader=yaml.SafeLoader) if text.strip() else _text_node("")
+    new = _nodes(text, OPTION) if text.strip() else _text_node("")
     node = tree
     for step in path[:-1]:
         if isinstance(node, yaml.SequenceNode):

@@ -36,6 +36,22 @@ def message(*settings: str) -> str:
     return str(caught.value)
 
 
+def test_a_spec_that_only_libyaml_reads() -> None:
+    text = f"{TEXT}description: a spec\nextra: [https://a/b?c]\n"
+    assert changed("name=other", text=text)["extra"] == ["https://a/b?c"]
+
+
+def test_two_anchors_of_one_name() -> None:
+    text = f"{TEXT}description: &common text\n"
+    assert load_yaml_text(text, "s.yaml").data["description"] == "text"
+    with pytest.raises(SpecError) as caught:
+        changed("name=other", text=text)
+    assert str(caught.value).startswith("s.yaml:10:14: --set cannot change this YAML: found duplicate anchor")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(SpecError, match="give each anchor another name"):
+        changed("params.x=[&a 1, &a 2]")
+
+
 @pytest.mark.parametrize(
     ("setting", "path", "value"),
     [
@@ -49,6 +65,7 @@ def message(*settings: str) -> str:
         ("sweep.pretrain.seed=[7]", ["sweep", "pretrain.seed"], [7]),
         ("stages.pretrain.slurm.nodes=2", ["stages", "pretrain", "slurm", "nodes"], 2),
         ("description=", ["description"], ""),
+        ("params.urls=[https://a/b?c]", ["params", "urls"], ["https://a/b?c"]),
         ("megatron.path=a=b", ["megatron", "path"], "a=b"),
     ],
 )
