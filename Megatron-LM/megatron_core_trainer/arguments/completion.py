@@ -20,6 +20,7 @@ from megatron_core_trainer.arguments.optimization_checks import (
 )
 from megatron_core_trainer.arguments.value_checks import (
     divides,
+    finite,
     fraction,
     not_negative,
     positive,
@@ -104,7 +105,7 @@ def _complete_model(args: argparse.Namespace) -> None:
     if args.position_embedding_type == "rope":
         positive(args, "rotary_base")
         not_negative(args, "rotary_percent")
-    if args.layernorm_epsilon < 0:
+    if not args.layernorm_epsilon >= 0:
         raise ArgumentError(f"--norm-epsilon must not be negative, not {args.layernorm_epsilon}")
     fraction(args, "attention_dropout", "hidden_dropout")
     if args.kv_channels is None:
@@ -145,6 +146,7 @@ def _complete_init(args: argparse.Namespace) -> None:
         width = (args.mup_base_hidden_size if args.use_mup else None) or args.hidden_size
         args.init_method_std = math.sqrt(2.0 / (5.0 * width))
     positive(args, "init_method_std", "embedding_init_method_std")
+    finite(args, "init_method_std", "embedding_init_method_std")
 
 
 def _complete_parallelism(args: argparse.Namespace) -> None:
@@ -268,6 +270,9 @@ def _check_data(args: argparse.Namespace) -> None:
             "give exactly one of --mock-data, --data-path, or --train-data-path with --valid-data-path"
             " and --test-data-path"
         )
+    for name in ("data_path", "train_data_path", "valid_data_path", "test_data_path"):
+        if "" in (getattr(args, name) or []):
+            raise ArgumentError(f"--{name.replace('_', '-')} names a data set with an empty text")
     if given[2] and args.split is not None:
         raise ArgumentError("--split divides --data-path; it has no meaning with --train-data-path")
     if given[2] and args.train_data_path is None and not args.skip_train:
@@ -281,6 +286,8 @@ def _check_data(args: argparse.Namespace) -> None:
         not_negative(args, "vocab_size")
     elif args.tokenizer_type == "HuggingFaceTokenizer":
         require(args, "tokenizer_model")
+        if not args.tokenizer_model:
+            raise ArgumentError("--tokenizer-model is empty; give a directory with tokenizer files")
     else:
         raise ArgumentError("--tokenizer-type must be given (HuggingFaceTokenizer or NullTokenizer)")
 

@@ -49,6 +49,7 @@ def check_parametrization(args: argparse.Namespace) -> None:
         args,
         *("mup_base_hidden_size", "mup_embedding_mult", "mup_output_mult", "mup_base_head_dim", "depth_base"),
     )
+    finite(args, "mup_embedding_mult", "mup_output_mult", "mup_base_head_dim", "mup_attn_scale_power")
     choice = LIBRARY.get(args.optimizer)
     if choice is not None and not choice.entrywise:
         fitting = [*MEGATRON_CORE, *sorted(name for name, other in LIBRARY.items() if other.entrywise)]
@@ -79,6 +80,7 @@ def check_optimizer(args: argparse.Namespace) -> None:
     if choice is None:
         if name == "sgd":
             not_negative(args, "sgd_momentum")
+            finite(args, "sgd_momentum")
         else:
             fraction(args, "adam_beta1", "adam_beta2", below_one=True)
             not_negative(args, "adam_eps")
@@ -235,8 +237,7 @@ def _check_closed_forms(args: argparse.Namespace, warmup: float, decay: int) -> 
             f" --constant-lr ({args.constant_lr}) <= --lr ({args.lr}) must hold"
         )
     positive(args, "lr_cooldown_fraction", "timescale")
-    if args.lr_constant_fraction < 0:
-        raise ArgumentError("--lr-constant-fraction must not be negative")
+    not_negative(args, "lr_constant_fraction")
     if warmup + (args.lr_cooldown_fraction + args.lr_constant_fraction) * decay >= decay:
         raise ArgumentError(
             "warm-up, --lr-cooldown-fraction and --lr-constant-fraction must leave something of --lr-decay-iters"

@@ -144,6 +144,8 @@ def test_wrong_combinations_are_refused(extra: list[str], message: str) -> None:
         ("--lr-warmup-init", "nan", "must be a finite number, not nan"),
         ("--weight-decay", "1e400", "must be a finite number, not inf"),
         ("--weight-decay", "nan", "must be a finite number, not nan"),
+        ("--init-method-std", "inf", "must be a finite number, not inf"),
+        ("--norm-epsilon", "nan", "must not be negative, not nan"),
         ("--seed", "4294967296", "must be below 4294967296, not 4294967296"),
     ],
 )
@@ -227,6 +229,35 @@ def test_splits_that_are_taken(shares: str) -> None:
     assert split(shares).split == shares
 
 
+@pytest.mark.parametrize("name", ["embedding-mult", "output-mult", "base-head-dim", "attn-scale-power"])
+def test_multipliers_of_mup_without_end(name: str) -> None:
+    words = ["--use-mup", "--mup-base-hidden-size", "16", f"--mup-{name}", "inf"]
+    with pytest.raises(ArgumentError, match=f"^--mup-{name} must be a finite number, not inf$"):
+        parse(words)
+
+
+def test_a_constant_phase_that_is_no_number() -> None:
+    infinite = [
+        "--lr-decay-style",
+        "infinite-cosine",
+        "--constant-lr",
+        "2e-3",
+        "--lr-cooldown-fraction",
+        "0.3",
+    ]
+    with pytest.raises(ArgumentError, match=r"^--lr-constant-fraction must not be negative, not nan$"):
+        parse([*infinite, "--lr-constant-fraction", "nan"])
+
+
+def test_names_of_no_letters() -> None:
+    with pytest.raises(ArgumentError, match=r"^--tokenizer-model is empty; give a directory with tokenizer"):
+        parse(["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", ""])
+    argv = [*MODEL, *SCHEDULE, *LOOP, *MOCK[1:], "--train-data-path", "0.5", "", "0.5", "/nowhere/x"]
+    args = arguments.parse_args(argv, world_size=1, has_cuda=False)
+    with pytest.raises(ArgumentError, match=r"^--train-data-path names a data set with an empty text$"):
+        arguments.complete_args(args)
+
+
 def test_a_growing_weight_decay_without_end() -> None:
     growth = ["--weight-decay-incr-style", "linear", "--start-weight-decay", "0", "--end-weight-decay", "inf"]
     with pytest.raises(ArgumentError, match=r"^--end-weight-decay must be a finite number, not inf$"):
@@ -250,6 +281,8 @@ def test_an_exit_signal_that_no_process_handles(signal: str) -> None:
 def test_a_momentum_that_sgd_does_not_take() -> None:
     with pytest.raises(ArgumentError, match=r"--sgd-momentum must not be negative, not -1\.0"):
         parse(["--optimizer", "sgd", "--sgd-momentum", "-1"])
+    with pytest.raises(ArgumentError, match=r"--sgd-momentum must be a finite number, not inf"):
+        parse(["--optimizer", "sgd", "--sgd-momentum", "inf"])
 
 
 @pytest.mark.parametrize(
