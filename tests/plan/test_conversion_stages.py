@@ -263,6 +263,16 @@ def test_what_is_refused(wrong: dict[str, str], message: str, cluster: ClusterPr
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("tokenizer", ["[/tok]", "1", "true", "{name: gpt2}"])
+def test_a_tokenizer_that_is_no_text(tokenizer: str, cluster: ClusterProfile) -> None:
+    stages = STAGES.format(convert="", evaluate="tasks: [a]", gpus=1, model=ARGUMENTS)
+    text = spec_text(point="p", stages=stages.replace("tokenizer: /tok", f"tokenizer: {tokenizer}"))
+    with pytest.raises(
+        SpecError, match=r"^s\.yaml:8:.* tokenizer is .*; write its directory, or its name on the"
+    ):
+        check_sweep(load_sweep_text(text, "s.yaml"), cluster)
+
+
 def test_what_a_stage_gives_the_evaluation_is_what_its_program_takes_no_second_time() -> None:
     folder = project_root() / "Megatron-LM" / "megatron_core_trainer" / "evaluation"
     (taken,) = [

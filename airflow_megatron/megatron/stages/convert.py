@@ -41,7 +41,7 @@ class Convert(CheckpointStage):
                 load=job.source.path if job.source else job.checkpoint_dir,
                 iteration=iteration,
                 output=job.layout.model_dir(iteration),
-                tokenizer=needed(job, "tokenizer"),
+                tokenizer=_tokenizer(job),
                 done_marker=self.done(job.layout, iteration),
             ),
             *conversion_options(job.params),
@@ -70,3 +70,13 @@ class Convert(CheckpointStage):
                 f"{converter} converts on a GPU, and the job requests none",
                 "set slurm: {gpus_per_node: 1}, or leave converter out",
             )
+
+
+def _tokenizer(job: Job) -> str:
+    tokenizer = needed(job, "tokenizer")
+    if not isinstance(tokenizer, str):
+        raise CommandError(
+            "tokenizer",
+            f"tokenizer is {tokenizer!r}; write its directory, or its name on the Hugging Face hub",
+        )
+    return tokenizer
