@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer.atomic_output import write_json
 from megatron_core_trainer.evaluation import environment_report, task_templates
-from megatron_core_trainer.evaluation.evaluation_models import EvaluationError, load_model, model_arguments
+from megatron_core_trainer.evaluation.evaluation_models import (
+    EvaluationError,
+    load_model,
+    model_arguments,
+    tokenizer_problem,
+)
 from megatron_core_trainer.evaluation.evaluation_requests import directory_of, merged_results, parse_requests
 
 if TYPE_CHECKING:
@@ -174,6 +179,12 @@ def _evaluated(
             limit=int(limit) if limit is not None and limit >= 1 else limit,
             log_samples=False,
         )
+    except (IndexError, RuntimeError) as error:
+        outside = isinstance(error, IndexError) or "device-side assert" in str(error)
+        problem = tokenizer_problem(model) if outside else None
+        if problem is None:
+            raise
+        raise EvaluationError(problem) from error
     except ValueError as error:
         if _TOO_FEW not in str(error):
             raise

@@ -70,3 +70,17 @@ def load_model(backend: str, arguments: dict[str, Any], *, device: str) -> Any:
         raise EvaluationError(
             f"--backend {backend} cannot load {arguments['pretrained']}: {error}"
         ) from error
+
+
+def tokenizer_problem(loaded: Any) -> str | None:
+    """Return why a model has no embedding for some token of its tokenizer, None if it has one for each.
+
+    :param loaded: what :func:`load_model` returned; for ``vllm`` the result is None.
+    """
+    tokenizer, model = getattr(loaded, "tokenizer", None), getattr(loaded, "model", None)
+    if tokenizer is None or not hasattr(model, "get_input_embeddings"):
+        return None
+    last, rows = max(tokenizer.get_vocab().values()), model.get_input_embeddings().num_embeddings
+    if last < rows:
+        return None
+    return f"the tokenizer has token {last}, the model's embedding {rows} rows: it was not trained with this tokenizer"

@@ -302,6 +302,22 @@ def test_evaluation_refuses_what_is_missing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_evaluation_refuses_a_tokenizer_with_more_tokens_than_the_model(
+    trainer: Trainer, converted: tuple[Outcome, Path], data: Data, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(converted[1] / "converted_hf" / "iter_12", model)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {word: number + 5000 for word, number in vocabulary.items()}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    words = ["--model", model, "--tasks-dir", data.directory / "evaluation", "--tasks", "heldout"]
+    outcome = trainer.run("evaluate_hf.py", *words, "--output", tmp_path / "results.json")
+    assert outcome.status == 2, outcome.stderr
+    assert "the tokenizer has token 5" in outcome.stderr
+    assert "rows: it was not trained with this tokenizer" in outcome.stderr
+
+
 def test_a_wrong_backend_is_reported_before_the_harness_is_loaded(
     trainer: Trainer, converted: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
