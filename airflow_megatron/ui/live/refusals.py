@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
 from airflow.configuration import conf
 from fastapi.exception_handlers import http_exception_handler
-from starlette.exceptions import HTTPException
 
 from airflow_megatron.links.sweep_results import URL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastapi import FastAPI, Request, Response
+    from fastapi import FastAPI, HTTPException, Request, Response
 
 _SENTENCES = {
     401: "You are not logged in, or your login has expired.",
@@ -30,21 +29,23 @@ def answer_with_pages(app: FastAPI, page: Callable[..., Response]) -> None:
     """
 
     async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        if error.status_code not in (401, 403, 404) or "text/html" not in request.headers.get("accept", ""):
-            return await http_exception_handler(request, error)
+        refusal = cast("HTTPException", error)
+        if "text/html" not in request.headers.get("accept", ""):
+            return await http_exception_handler(request, refusal)
         inner = _inner_path(request)
         answer = page(
             "refused.html.j2",
             "../" * (inner.count("/") - 1) or "./",
-            sentence=_SENTENCES.get(error.status_code) or f"{error.detail[:1].upper()}{error.detail[1:]}.",
-            is_known_user=error.status_code != 401,
-            login=None if error.status_code == 404 else _login_address(inner, request.url.query),
+            sentence=_SENTENCES.get(refusal.status_code)
+            or f"{refusal.detail[:1].upper()}{refusal.detail[1:]}.",
+            is_known_user=refusal.status_code != 401,
+            login=None if refusal.status_code == 404 else _login_address(inner, request.url.query),
         )
-        answer.status_code = error.status_code
+        answer.status_code = refusal.status_code
         return answer
 
-    app.add_exception_handler(HTTPException, refused)
+    for status in (*_SENTENCES, 404):
+        app.add_exception_handler(status, refused)
 
 
 def _inner_path(request: Request) -> str:
