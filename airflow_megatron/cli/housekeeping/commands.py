@@ -61,9 +61,10 @@ def delete(
                 print(f"{remains.sweep} has no data")
             return
         lines = list(what_is_there(remains))
+        kept = [line for line in lines if line.startswith("left alone")]
         for line in lines:
-            print(line if line.startswith("left alone") else f"would delete {line}")
-        if lines:
+            print(line if line in kept else f"would delete {line}")
+        if len(lines) > len(kept):
             print("nothing was deleted; --yes deletes it")
         else:
             print(f"{remains.sweep} has no data")

@@ -89,7 +89,7 @@ def what_is_there(remains: Remains) -> Iterator[str]:
             if answer.problem:
                 yield f"left alone: {answer.problem}"
             elif answer.exists:
-                yield f"{answer.path} on {site.cluster.name}, {answer.kibibytes / 1024:.1f} MiB"
+                yield f"{_removable(answer)} on {site.cluster.name}, {answer.kibibytes / 1024:.1f} MiB"
         for path in site.elsewhere:
             yield f"left alone: {path} on {site.cluster.name} is not in the sweep's own folder"
     for folder in remains.reports:
@@ -117,7 +117,7 @@ def delete(remains: Remains) -> Iterator[str]:
             if answer.problem:
                 problems.append(f"{answer.path} on {site.cluster.name}: {answer.problem}")
             elif answer.removed:
-                yield f"deleted {answer.path} on {site.cluster.name}"
+                yield f"deleted {_removable(answer)} on {site.cluster.name}"
     if problems:
         raise HousekeepingError("not removed: " + "; ".join(problems))
     if remains.sites:
@@ -158,6 +158,10 @@ def _foreign(answer: FolderAnswer, site: Site) -> Iterator[str]:
     if answer.kept:
         names = ", ".join(map(shown, answer.kept[:8])) + (" …" if len(answer.kept) > 8 else "")
         yield f"left alone: {names} in {answer.path} on {site.cluster.name}: not the folders of jobs"
+
+
+def _removable(answer: FolderAnswer) -> str:
+    return f"the folders of jobs in {answer.path}" if answer.kept else answer.path
 
 
 def _on(remains: Remains, site: Site, *, remove: bool) -> list[FolderAnswer]:

@@ -124,8 +124,9 @@ def test_files_of_users_are_kept(site: LoginSite, jobs: list[Job]) -> None:
     answer = site.call("delete", "study", "--yes")
     assert answer.status == 0, answer.stderr
     assert kept in answer.stdout
-    assert f"deleted {site.runs}/study on site\n" in answer.stdout
+    assert f"deleted the folders of jobs in {site.runs}/study on site\n" in answer.stdout
     assert tree(site.runs / "study") == ["notes.txt"]
+    assert site.call("delete", "study").stdout == f"{kept}study has no data\n"
 
 
 @pytest.mark.slow
