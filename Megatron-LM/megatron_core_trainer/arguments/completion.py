@@ -191,10 +191,9 @@ def _complete_batch(args: argparse.Namespace) -> None:
     positive(args, "micro_batch_size", "global_batch_size", "train_iters", "train_samples")
     positive(args, "log_interval", "seed")
     # The seed of the last pipeline stage (``set_random_seeds``) is the largest; NumPy takes 32 bits.
-    if args.seed + 100 * (args.pipeline_model_parallel_size - 1) >= _SEEDS:
-        raise ArgumentError(
-            f"--seed must be below {_SEEDS - 100 * (args.pipeline_model_parallel_size - 1)}, not {args.seed}"
-        )
+    end = _SEEDS - 100 * (args.pipeline_model_parallel_size - 1)
+    if args.seed >= end:
+        raise ArgumentError(f"--seed must be below {end}, not {args.seed}")
     not_negative(args, "num_workers", "distributed_timeout_minutes")
     if args.tensorboard_log_interval == 0:
         raise ArgumentError("--tensorboard-log-interval must be above zero, not 0")

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from airflow_megatron.requirements.training_arguments import TrainingArguments
 
-#: The signal of a job's script (``job_prologue``) as values of ``exit_signal``.
 _SENT: Final = (None, "SIGTERM", "15")
+"""The signal of a job's script (``job_prologue``) as values of ``exit_signal``."""
 
 
 def walltime_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:

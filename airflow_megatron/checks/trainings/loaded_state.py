@@ -21,7 +21,7 @@ from airflow_megatron.megatron.trainers.trainer import RESHARDABLE, trainer_call
 from airflow_megatron.spec.expressions.functions import ffn_size, padded_vocab
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_megatron.megatron.arguments.values import ArgumentValues
     from airflow_megatron.requirements.training_arguments import TrainingArguments
@@ -180,9 +180,8 @@ def changed_state(
             f"{_DISTRIBUTED}: {str(theirs_divided).lower()}; or no_load_optim: true for an optimizer without a state",
         )
         return
-    sizes = [name for name in _LAYOUT if now.value(name) != before.value(name)]
-    if sizes and not _takes_layout(now) and trainer_called(job.trainer).state_needs_layout(before):
-        values = ", ".join(f"{name} {_value(now, name)} instead of {_value(before, name)}" for name in sizes)
+    sizes = _changed_sizes(_LAYOUT, now, before)
+    if sizes and trainer_called(job.trainer).state_needs_layout(before):
         hint = f"{sizes[0]}: {before.value(sizes[0])}"
         if before.table.get(RESHARDABLE):
             hint += f"; or {RESHARDABLE}: true in {source}, before it saves"
@@ -191,7 +190,7 @@ def changed_state(
             job,
             place or (sizes[0],),
             f"the optimizer's state in the checkpoint of {source} that it loads has other model-parallel sizes"
-            f" ({values}): the job would end as it loads it",
+            f" ({_differences(sizes, now, before)}): the job would end as it loads it",
             f"{hint}; or no_load_optim: true for an optimizer without a state",
         )
         return
@@ -208,9 +207,18 @@ def changed_state(
         )
 
 
-def _takes_layout(arguments: ArgumentValues) -> bool:
-    """Return whether a training takes its model-parallel sizes from the checkpoint; the first alone does not."""
-    return all(arguments.value(name) for name in ("use_checkpoint_args", "use_mp_args_from_checkpoint_args"))
+def _changed_sizes(names: Iterable[str], now: ArgumentValues, before: ArgumentValues) -> list[str]:
+    """Return the model-parallel sizes that differ; none if the training takes them from the checkpoint.
+
+    ``use_checkpoint_args`` alone does not take them.
+    """
+    if all(now.value(name) for name in ("use_checkpoint_args", "use_mp_args_from_checkpoint_args")):
+        return []
+    return [name for name in names if now.value(name) != before.value(name)]
+
+
+def _differences(names: Iterable[str], now: ArgumentValues, before: ArgumentValues) -> str:
+    return ", ".join(f"{name} {_value(now, name)} instead of {_value(before, name)}" for name in names)
 
 
 def _unreadable_files(
@@ -233,15 +241,14 @@ def _unreadable_files(
             " job would end as it loads it",
             f"ckpt_format: {_SHARDS}, which loads both",
         )
-    sizes = [name for name in _OF_PARTS if now.value(name) != before.value(name)]
-    if theirs == _PARTS and sizes and not _takes_layout(now):
-        values = ", ".join(f"{name} {now.value(name)} instead of {before.value(name)}" for name in sizes)
+    sizes = _changed_sizes(_OF_PARTS, now, before)
+    if theirs == _PARTS and sizes:
         yield Finding(
             "other-parts",
             job,
             place or (sizes[0],),
             f"the checkpoint of {source} that it loads has the format {_PARTS}, and other model-parallel sizes"
-            f" ({values}): the job would end as it loads it",
+            f" ({_differences(sizes, now, before)}): the job would end as it loads it",
             f"{sizes[0]}: {before.value(sizes[0])}; or ckpt_format: {_SHARDS} in {source}",
         )
 
@@ -260,13 +267,12 @@ def _changed_shapes(
     if "num_query_groups" in names and "group_query_attention" in names:
         names.remove("group_query_attention")
     if names:
-        values = ", ".join(f"{name} {_value(now, name)} instead of {_value(before, name)}" for name in names)
         yield Finding(
             "other-model",
             job,
             place or (names[0],),
-            f"its model is not that of the checkpoint of {source} that it loads ({values}): the job would end as it"
-            " loads it",
+            f"its model is not that of the checkpoint of {source} that it loads"
+            f" ({_differences(names, now, before)}): the job would end as it loads it",
             f"the {' and '.join(names)} of {source}",
             names=() if place else tuple(names),
         )

@@ -61,13 +61,16 @@ def delete(
                 print(f"{remains.sweep} has no data")
             return
         lines = list(what_is_there(remains))
-        kept = [line for line in lines if line.startswith("left alone")]
         for line in lines:
-            print(line if line in kept else f"would delete {line}")
-        if len(lines) > len(kept):
+            print(line if _is_kept(line) else f"would delete {line}")
+        if not all(map(_is_kept, lines)):
             print("nothing was deleted; --yes deletes it")
         else:
             print(f"{remains.sweep} has no data")
+
+
+def _is_kept(line: str) -> bool:
+    return line.startswith("left alone")
 
 
 def archive(

@@ -238,8 +238,11 @@ class AutoExperimentSweep(ForeignSweep):
         :raises SpecError: if it does
         """
         root = posixpath.normpath(cluster.run_root)
-        absolute = given.startswith("/")
-        if ".." in given.split("/") if absolute else not posixpath.normpath(run_dir).startswith(f"{root}/"):
+        if given.startswith("/"):
+            escapes = ".." in given.split("/")
+        else:
+            escapes = not posixpath.normpath(run_dir).startswith(f"{root}/")
+        if escapes:
             message = f"RUN_DIR {given!r} leaves the run root {root}"
             place = self.document.last_place("RUN_DIR")
             raise SpecError(
