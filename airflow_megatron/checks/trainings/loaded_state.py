@@ -47,10 +47,10 @@ distributed optimizer to another one. On a CPU, ``torch_dist`` cannot load a dis
 """
 _PARALLEL: Final = "tensor_model_parallel_size"
 _LAYOUT: Final = (_PARALLEL, "pipeline_model_parallel_size")
-_OF_PARTS: Final = (*_LAYOUT, "expert_model_parallel_size")
+_IN_FILE_NAMES: Final = (*_LAYOUT, "expert_model_parallel_size")
 """Sizes that the names of the files in the format ``torch`` depend on."""
-_PARTS: Final = "torch"
-_SHARDS: Final = "torch_dist"
+_TORCH: Final = "torch"
+_TORCH_DIST: Final = "torch_dist"
 _SINGLE: Final = "fp32"
 """In this format there are no copies of the weights in single precision, which the other formats load.
 
@@ -100,7 +100,7 @@ def _newest_optimizer(training: TrainingArguments, parent: TrainingArguments | N
     if (
         job.script
         or (job.source is not None and job.source.mode == "finetune")
-        or given.value("ckpt_format") != _PARTS
+        or given.value("ckpt_format") != _TORCH
         or not all(values.value(_DISTRIBUTED) for values in (training, given))
         or any(values.value(name) for values, name in _without_state(training, given))
         or iteration is None
@@ -114,12 +114,14 @@ def _newest_optimizer(training: TrainingArguments, parent: TrainingArguments | N
         f"loads the weights of checkpoint {iteration} of {source}, and the optimizer's state and iteration of"
     )
     told = "the newest one there" if parent else "the newest one there, which may be another one"
-    remedy = f"ckpt_format: {_SHARDS} in {source}" if parent else f"a checkpoint in the format {_SHARDS}"
+    remedy = (
+        f"ckpt_format: {_TORCH_DIST} in {source}" if parent else f"a checkpoint in the format {_TORCH_DIST}"
+    )
     yield Finding(
         "newest-optimizer",
         job,
         ("start", "checkpoint") if parent else ("start", "iteration"),
-        f"with use_distributed_optimizer and the format {_PARTS}, {job.release} {loads} {told}",
+        f"with use_distributed_optimizer and the format {_TORCH}, {job.release} {loads} {told}",
         f"{remedy}; or no_load_optim: true for an optimizer without a state",
         warning=parent is None,
     )
@@ -135,7 +137,7 @@ def loses_optimizer(training: TrainingArguments) -> bool:
     return (
         training.value("optimizer") == "sgd"
         and not trainer_called(training.job.trainer).loads_sgd
-        and training.value("ckpt_format") == _SHARDS
+        and training.value("ckpt_format") == _TORCH_DIST
         and not training.value("no_load_optim")
     )
 
@@ -232,24 +234,24 @@ def _unreadable_files(
     if job.script:
         return
     ours, theirs = (values.value("ckpt_format") for values in (now, before))
-    if (ours, theirs) == (_PARTS, _SHARDS):
+    if (ours, theirs) == (_TORCH, _TORCH_DIST):
         yield Finding(
             "other-format",
             job,
             place or ("ckpt_format",),
-            f"its ckpt_format is {_PARTS}, and the checkpoint of {source} that it loads has the format {_SHARDS}: the"
-            " job would end as it loads it",
-            f"ckpt_format: {_SHARDS}, which loads both",
+            f"its ckpt_format is {_TORCH}, and the checkpoint of {source} that it loads has the format"
+            f" {_TORCH_DIST}: the job would end as it loads it",
+            f"ckpt_format: {_TORCH_DIST}, which loads both",
         )
-    sizes = _changed_sizes(_OF_PARTS, now, before)
-    if theirs == _PARTS and sizes:
+    sizes = _changed_sizes(_IN_FILE_NAMES, now, before)
+    if theirs == _TORCH and sizes:
         yield Finding(
             "other-parts",
             job,
             place or (sizes[0],),
-            f"the checkpoint of {source} that it loads has the format {_PARTS}, and other model-parallel sizes"
+            f"the checkpoint of {source} that it loads has the format {_TORCH}, and other model-parallel sizes"
             f" ({_differences(sizes, now, before)}): the job would end as it loads it",
-            f"{sizes[0]}: {before.value(sizes[0])}; or ckpt_format: {_SHARDS} in {source}",
+            f"{sizes[0]}: {before.value(sizes[0])}; or ckpt_format: {_TORCH_DIST} in {source}",
         )
 
 
@@ -288,7 +290,7 @@ def _changed_padding(
     one of 3.10 becomes 3.02 with 384 instead of 1,024; with another tensor-parallel size and the same padding, the
     loss is the same.
     """
-    if job.script or now.value("use_checkpoint_args") or before.value("ckpt_format") != _SHARDS:
+    if job.script or now.value("use_checkpoint_args") or before.value("ckpt_format") != _TORCH_DIST:
         return
     ours, theirs = _padded(now), _padded(before)
     if not ours or not theirs or ours == theirs:
