@@ -12,51 +12,46 @@ am_newline='
 am_mark=am$$.$(date +%s%N)
 export am_mark
 
-am_broken=
-
 am_new_folder() { # start-up files may set TMPDIR to a folder that only compute nodes or jobs have
   mktemp -d 2>/dev/null || TMPDIR=/tmp mktemp -d
 }
 
 # am_queue FORMAT; -t all: jobs that ended within MinJobAge show their final state. A "K" line has the id and the former
-# name of a renamed job, from its comment.
+# name of a renamed job, from its comment. The later functions read the "Q" and "q" lines from the variable am_queue.
 am_queue() {
   am_queue=$(am_squeue --me -h -t all -o "$am_mark|$1|$am_mark|%k" 2>&1)
   am_status=$?
   case $am_queue in
-    *"$am_mark"*)
-      printf '%s\n' "$am_queue" | awk -v mark="$am_mark" "$am_own_name"'
-        index($0, mark "|") == 1 && (cut = index($0, "|" mark "|")) {
-          own = own_name(substr($0, cut + length(mark) + 2))
-          row = substr($0, length(mark) + 2, cut - length(mark) - 2)
-          if (own != "" && substr(row, length(row) - length(own)) != "|" own)
-            print "K " substr(row, 1, index(row, "|") - 1) " " own
-        }'
-      am_queue=$(printf '%s\n' "$am_queue" | sed "s/|$am_mark|.*//")
-      printf '%s\n' "$am_queue" | sed -e "s/^$am_mark|/Q /;t" -e 's/^/q /'
-      am_broken=$(printf '%s\n' "$am_queue" | awk -F'|' -v mark="$am_mark" '
-        $1 == mark { id = $2; sub(/\+0$/, "", id); next }
-        id != "" { print "broken|" id }')
-      am_queue=$(printf '%s\n' "$am_queue" | sed -n "s/^$am_mark|//p")
-      ;;
-    *) printf '%s\n' "$am_queue" | sed 's/^/Q /' ;;
+    *"$am_mark"*) am_unmarked=q ;;
+    *) am_unmarked=Q ;;
   esac
-  printf 'queue_status %s\n' "$am_status"
+  am_queue=$(printf '%s\n' "$am_queue" | awk -v mark="$am_mark" -v unmarked="$am_unmarked" "$am_own_name"'
+    {
+      cut = index($0, "|" mark "|")
+      row = cut ? substr($0, 1, cut - 1) : $0
+    }
+    index(row, mark "|") != 1 { print unmarked " " row; next }
+    {
+      row = substr(row, length(mark) + 2)
+      own = cut ? own_name(substr($0, cut + length(mark) + 2)) : ""
+      if (own != "" && substr(row, length(row) - length(own)) != "|" own)
+        print "K " substr(row, 1, index(row, "|") - 1) " " own
+      print "Q " row
+    }')
+  printf '%s\nqueue_status %s\n' "$am_queue" "$am_status"
 }
 
 # am_controller ID,ID… CALLS; prints slurmctld's records of jobs that squeue lists as ended, for at most CALLS jobs. Jobs
 # with a line break in their names are left out, because the output could belong to another job.
 am_controller() {
   am_asked=$({
-    printf '%s\n' "$am_queue"
-    printf '%s\n' "$am_broken"
-    printf '=\n'
+    printf '%s\n=\n' "$am_queue"
     printf '%s\n' "$1" | tr ',' '\n'
   } | awk -F'|' -v most="$2" -v ended="^($am_ended)" '
     $1 == "=" { ids = 1; next }
-    $1 == "broken" { delete over[$2]; next }
-    !ids { sub(/\+0$/, "", $1); if ($2 ~ ended) over[$1] = 1; next }
-    ($1 in over) && n++ < most { print "show job " $1 }')
+    !ids && /^Q / { id = substr($1, 3); sub(/\+0$/, "", id); if ($2 ~ ended) over[id] = 1; next }
+    !ids { if (/^q / && id != "") broken[id]; next }
+    ($1 in over) && !($1 in broken) && n++ < most { print "show job " $1 }')
   [ -n "$am_asked" ] || return
   printf '%s\n' "$am_asked" | am_scontrol -o 2>&1 | sed 's/^/J /'
 }
@@ -70,8 +65,7 @@ am_accounting() {
   shift 4
   am_chunks=$({
     printf '%s\n' "$@"
-    printf '=\n'
-    printf '%s\n' "$am_queue"
+    printf '=\n%s\n' "$am_queue"
   } | awk -F'|' -v per_call="$am_per_call" -v ended="^($am_ended)" '
     function mark(id,   array, parts, n, part, bounds, m, step, task) { # 7_[1-3,8-12:2%4]: waiting tasks
       active[id] = 1
@@ -88,7 +82,7 @@ am_accounting() {
     }
     !rows && $1 == "=" { rows = 1; next }
     !rows { ids[++asked] = $1; sub(/_.*/, "", $1); arrays[$1]; next }
-    { sub(/\+[0-9]+$/, "", $1); if ($2 !~ ended) mark($1) }
+    /^Q / { id = substr($1, 3); sub(/\+[0-9]+$/, "", id); if ($2 !~ ended) mark(id) }
     END {
       for (i = 1; i <= asked; i++) if (!(ids[i] in active)) {
         line = line sep ids[i]; sep = ","
