@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer.atomic_output import write_json
+from megatron_core_trainer.conversion.errors import ConversionError
 from megatron_core_trainer.evaluation import environment_report, task_templates
 from megatron_core_trainer.evaluation.evaluation_models import (
     EvaluationError,
@@ -86,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         evaluate(args)
-    except EvaluationError as error:
+    except (EvaluationError, ConversionError) as error:
         print(f"evaluate_hf.py: error: {error}", file=sys.stderr)
         return 2
     return 0

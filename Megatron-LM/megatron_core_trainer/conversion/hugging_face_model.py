@@ -103,10 +103,14 @@ def has_own_code(directory: Path) -> bool:
     :param directory: folder of the model.
     :raises ConversionError: if it has no configuration.
     """
+    path = directory / "config.json"
     try:
-        return "auto_map" in json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConversionError(f"the model has no usable config.json: {error}") from error
+        raise ConversionError(f"the model has no usable config.json: {path}: {error}") from error
+    if not isinstance(config, dict):
+        raise ConversionError(f"the model has no usable config.json: {path} is not a mapping")
+    return "auto_map" in config
 
 
 def _expected_shapes(directory: Path) -> dict[str, torch.Size]:

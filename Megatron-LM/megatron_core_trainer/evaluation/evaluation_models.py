@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
+from megatron_core_trainer.conversion.hugging_face_model import has_own_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ def model_arguments(backend: str, model: Path, words: Sequence[str], *, batch_si
     :param words: ``NAME=VALUE``, further arguments of the class.
     :param batch_size: a number, ``auto`` or ``auto:N``.
     :raises EvaluationError: if the backend is not installed, or a word is no such argument.
+    :raises ConversionError: if the model has no usable configuration.
     """
     if backend == "vllm" and not importlib.util.find_spec("vllm"):
         raise EvaluationError(
@@ -36,9 +38,7 @@ def model_arguments(backend: str, model: Path, words: Sequence[str], *, batch_si
             " --backend hf"
         )
     arguments: dict[str, Any] = {"pretrained": str(model), "batch_size": batch_size}
-    arguments["trust_remote_code"] = "auto_map" in json.loads(
-        (model / "config.json").read_text(encoding="utf-8")
-    )
+    arguments["trust_remote_code"] = has_own_code(model)
     for word in words:
         name, separator, value = word.partition("=")
         if not separator or not name.isidentifier() or name in _TAKEN:

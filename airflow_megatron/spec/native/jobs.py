@@ -234,7 +234,7 @@ class JobBuilder:
             if source
             else self._iteration(instance, parent, start, resolved),
             source=source,
-            command=tuple(str(evaluate_tree(word, names, from_files=True)) for word in section.command or ()),
+            command=_command(section, names),
             outputs=_outputs(section, run_dir, names),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
             env=_environment(recipe.env, names),
@@ -477,6 +477,14 @@ def _environment(env: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, 
     """Return the variables; one whose expression gives none is the cluster profile's."""
     values = {key: evaluate_tree(value, names) for key, value in env.items()}
     return {key: str(value) for key, value in values.items() if value is not None}
+
+
+def _command(section: StageSection, names: Mapping[str, Any]) -> tuple[str, ...]:
+    command = tuple(str(evaluate_tree(word, names, from_files=True)) for word in section.command or ())
+    if command and not command[0].strip():
+        with within("command", 0):
+            raise ExpressionError("command: its first word, the program, is empty")
+    return command
 
 
 def _container(section: ContainerSection | None, names: Mapping[str, Any]) -> ContainerSection | None:

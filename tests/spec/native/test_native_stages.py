@@ -118,6 +118,14 @@ def test_an_expression_of_a_container_that_gives_no_text() -> None:
         sweep.jobs(sweep.points[0], load_cluster("local"))
 
 
+@pytest.mark.parametrize("words", ["['']", "[' ', x]", "['{{ \"\" }}']"])
+def test_a_command_whose_program_is_empty(words: str) -> None:
+    stages = "stages:\n  prepare: {kind: command, scope: sweep, command: [x]}"
+    sweep = load_sweep_text(NAMED.replace("stages:", stages.replace("[x]", words), 1), "s.yaml")
+    with pytest.raises(SpecError, match="stage prepare: command: its first word, the program, is empty"):
+        sweep.shared_jobs(load_cluster("local"))
+
+
 def test_restart_of_a_stage_is_merged_key_by_key_with_the_sweeps() -> None:
     text = NAMED.replace("slurm: {time", "restart: {retryable: 3, nodes: [1], failed: 2}\nslurm: {time", 1)
     text = text.replace(

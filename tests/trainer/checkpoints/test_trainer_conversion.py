@@ -302,6 +302,20 @@ def test_evaluation_refuses_what_is_missing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("content", ['{"model_type": "ll', "[]"])
+def test_evaluation_refuses_a_damaged_configuration(
+    trainer: Trainer, data: Data, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "config.json").write_text(content)
+    outcome = trainer.run(
+        *("evaluate_hf.py", "--model", tmp_path, "--tasks", "heldout"),
+        *("--tasks-dir", data.directory / "evaluation", "--output", tmp_path / "results.json"),
+    )
+    assert outcome.status == 2
+    assert f"error: the model has no usable config.json: {tmp_path / 'config.json'}" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
 def test_evaluation_refuses_a_tokenizer_with_more_tokens_than_the_model(
     trainer: Trainer, converted: tuple[Outcome, Path], data: Data, tmp_path: Path
 ) -> None:
