@@ -5,6 +5,9 @@
 # of a torch build for this machine. If the environment is up to date, the script does nothing.
 # install.sh --check-compiler only checks whether PYTHON needs a compiler that is missing; then the exit status is 1.
 set -eu
+# pip would take packages there for installed ones, or install into a user's folder
+unset PYTHONPATH PYTHONHOME
+export PIP_USER=0
 
 if [ $# -lt 1 ]; then
     echo "usage: install.sh VENV_DIR [PIP_ARGUMENT...]" >&2

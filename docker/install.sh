@@ -3,11 +3,12 @@
 #
 #   docker/install.sh [LOCAL_DIR]     default: .local in the checkout, or $AIRFLOW_MEGATRON_LOCAL
 set -euo pipefail
+# pip would take packages there for installed ones, or install into a user's folder
+unset PYTHONPATH PYTHONHOME
+export PIP_USER=0
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 local_dir=${1:-${AIRFLOW_MEGATRON_LOCAL:-$root/.local}}
-mkdir -p "$local_dir"
-if [ -O "$local_dir" ]; then chmod go= "$local_dir"; fi # it will contain keys and passwords
 
 say() { printf '%s install: %s\n' "$(date +%T)" "$*"; }
 
@@ -66,6 +67,16 @@ airflow_environment() {
   printf '%s\n' "$stamp" >"$venv/.installed"
 }
 
+# make clean deletes the folder with all its content; a checkout of Megatron-LM may be there before the installation
+own_folder() {
+  local other
+  [ "$local_dir" = "$root/.local" ] || [ -d "$local_dir/venv-airflow" ] || [ ! -e "$local_dir" ] && return
+  other=$(find "$local_dir" -mindepth 1 -maxdepth 1 ! -name Megatron-LM -printf '%f' -quit)
+  [ -n "$other" ] || return 0
+  echo "install: $local_dir has other files, such as $other; use a folder that is new or empty, for example AIRFLOW_MEGATRON_LOCAL=${local_dir%/}/airflow-megatron" >&2
+  return 1
+}
+
 python=$(find_python)
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   apt_install python3-venv
@@ -74,7 +85,10 @@ fi
 if ! PYTHON=$python "$root/Megatron-LM/install.sh" --check-compiler 2>/dev/null && command -v apt-get >/dev/null; then
   apt_install g++ python3-dev
 fi
-"$python" "$root/docker/local_cluster" install
+own_folder
+"$python" "$root/docker/local_cluster" install --dir "$local_dir/cluster"
+mkdir -p "$local_dir"
+if [ -O "$local_dir" ]; then chmod go= "$local_dir"; fi # it will contain keys and passwords
 # The two environments are created in parallel: each uses one core. The second one runs in its own process group, so that
 # it can be stopped when this script is interrupted.
 set -m

@@ -46,10 +46,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    layout = Layout.at(arguments.dir)
     if arguments.command == "install":
         install(_say, BROWSER_PROGRAMS_BY_PACKAGE) if arguments.browser else install(_say)
         return 0
-    cluster = Cluster(Layout.at(arguments.dir), _say)
+    cluster = Cluster(layout, _say)
     match arguments.command:
         case "up":
             wanted = {name: getattr(arguments, name) for name in Size.__dataclass_fields__}
@@ -73,16 +74,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="local_cluster", description="A complete Slurm cluster on this machine, without containers."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    packages = commands.add_parser("install", help="install missing Debian or Ubuntu packages")
-    packages.add_argument(
-        "--browser", action="store_true", help="install Chromium instead, for the tests of pages"
-    )
     place = argparse.ArgumentParser(add_help=False)
     place.add_argument(
         "--dir",
         type=Path,
         default=DEFAULT_DIRECTORY,
         help="folder of the cluster's files (default: %(default)s)",
+    )
+    packages = commands.add_parser(
+        "install", parents=[place], help="install missing Debian or Ubuntu packages"
+    )
+    packages.add_argument(
+        "--browser", action="store_true", help="install Chromium instead, for the tests of pages"
     )
     up = commands.add_parser(
         "up", parents=[place], help="start the cluster; the next start uses the same size"

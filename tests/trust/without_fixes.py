@@ -354,8 +354,8 @@ FIXES: Final = (
         "H8",
         "rows in jobs' names",
         "slurm/remote/shell/poll.sh",
-        """sed -e "s/^$am_mark|/Q /;t" -e 's/^/q /'""",
-        """sed -e "s/^$am_mark|//" -e 's/^/Q /'""",
+        'index(row, mark "|") != 1 { print unmarked " " row; next }',
+        'index(row, mark "|") != 1 { print "Q " row; next }',
         (f"{NAMES}::test_the_name_of_one_job_changes_nothing_of_another",),
     ),
     Fix(
