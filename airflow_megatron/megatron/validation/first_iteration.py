@@ -16,7 +16,7 @@ from airflow_megatron.megatron.rules.rule import Derive, Rule
 from airflow_megatron.megatron.validation.optimizer_schedule import OPTIMIZER_SCHEDULE
 from airflow_megatron.megatron.validation.upstream_rules import local_layers
 from airflow_megatron.megatron.validation.upstream_rules.batches import is_constant, samples_at_once
-from airflow_megatron.megatron.validation.upstream_rules.data import has_test_data
+from airflow_megatron.megatron.validation.upstream_rules.data import has_test_data, lacks_validation_data
 from airflow_megatron.megatron.validation.upstream_rules.experts import has_dense_layers, has_expert_layers
 from airflow_megatron.megatron.validation.upstream_rules.local_layers import is_gpt, is_local
 from airflow_megatron.megatron.validation.upstream_rules.schedule import trains
@@ -391,6 +391,22 @@ FIRST_ITERATION: Topic = (
         "--test-data-path or the third share of --split",
         "drop --test-data-path, or write --split 99,1,0; or --eval-iters N instead of both flags",
         "megatron/training/training.py evaluate_and_print_results",
+        since=(0, 14),
+    ),
+    Rule(
+        "iteration.validation-data",
+        # the missing set counts as one, at the latest after the last iteration
+        lambda s: (
+            bool(s.eval_iters)
+            and not s.full_validation
+            and not s.perform_rl_step
+            and not s.has_other_arguments
+            and lacks_validation_data(s)
+        ),
+        "--eval-iters {eval_iters} validates without a validation set, which needs --valid-data-path, or a second share"
+        " of --split",
+        "--eval-iters 0, or give a validation set: --valid-data-path PREFIX, or --split 99,1,0",
+        "megatron/training/training.py build_train_valid_test_data_loaders",
         since=(0, 14),
     ),
     Rule(

@@ -344,7 +344,12 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
             "--wandb-exp-name",
         ),
         ({"data_path": ["0.6", "A", "B"]}, 8, "data.data-path-blend", "[0.6, A, 0.4, B]"),
-        ({"train_data_path": ["A", "0.4", "B"]}, 8, "data.train-data-path-blend", "[0.6, A, 0.4, B]"),
+        (
+            {"train_data_path": ["A", "0.4", "B"], "valid_data_path": ["v"]},
+            8,
+            "data.train-data-path-blend",
+            "[0.6, A, 0.4, B]",
+        ),
         ({"eval_interval": 0}, 8, "iteration.evaluation-interval", "--eval-interval 1000"),
         ({"full_validation": True}, 8, "iteration.full-validation", "--eval-iters N"),
         (
@@ -510,6 +515,42 @@ def test_base_job_gets_through_its_first_iteration(release: str) -> None:
 def test_full_validation_of_several_sets_without_a_test_set(data: dict[str, Any]) -> None:
     params = STARTS | {"mock_data": True, "full_validation": True, "multiple_validation_sets": True} | data
     argv = to_argv(params, "core_v0.16.1")
+    assert check(argv, 8, "core_v0.16.1", machine=APEX, first_iteration=True) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"train_data_path": ["t"]},
+        {"train_data_path": ["t"], "test_data_path": ["e"]},
+        {"data_path": ["d"], "split": "100,0,0"},
+        {"data_path": ["d"], "split": "1"},
+        {"train_data_path": ["t"], "skip_train": True},
+    ],
+)
+def test_validations_need_a_validation_set(data: dict[str, Any]) -> None:
+    def rules(release: str, **more: Any) -> list[str]:
+        argv = to_argv(STARTS | {"mock_data": False, "eval_iters": 1} | data | more, release)
+        return [each.rule for each in check(argv, 8, release, machine=APEX, first_iteration=True)]
+
+    assert rules("core_v0.16.1") == ["iteration.validation-data"]
+    assert rules("core_v0.19.0") == ["iteration.validation-data"]
+    assert rules("core_v0.13.1") == []
+    assert rules("core_v0.16.1", eval_iters=0) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"train_data_path": ["t"], "valid_data_path": ["v"]},
+        {"data_path": ["d"]},
+        {"data_path": ["d"], "split": "99 1"},
+        {"mock_data": True, "split": "100,0,0"},
+        {"per_split_data_args_path": "sets.json"},
+    ],
+)
+def test_data_with_a_validation_set(data: dict[str, Any]) -> None:
+    argv = to_argv(STARTS | {"mock_data": False, "eval_iters": 1} | data, "core_v0.16.1")
     assert check(argv, 8, "core_v0.16.1", machine=APEX, first_iteration=True) == []
 
 

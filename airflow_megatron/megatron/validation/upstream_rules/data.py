@@ -26,8 +26,19 @@ def has_test_data(s: Settings) -> bool:
         return s.test_data_path is not None
     if not (s.mock_data or s.data_path or s.data_args_path):
         return False
+    return _has_share(s, 2)
+
+
+def lacks_validation_data(s: Settings) -> bool:
+    """Is there certainly no validation set: without its own path, or with a ``--split`` that leaves it no share."""
+    if _per_split(s):
+        return s.valid_data_path is None
+    return bool(s.data_path or s.data_args_path) and not _has_share(s, 1)
+
+
+def _has_share(s: Settings, part: int) -> bool:
     shares = _SHARE.findall(s.split or DEFAULT_SPLIT)
-    return len(shares) > 2 and float(shares[2]) > 0
+    return len(shares) > part and float(shares[part]) > 0
 
 
 def _sources(s: Settings) -> int:
