@@ -129,6 +129,7 @@ def prepare(args: argparse.Namespace) -> None:
         directory = work / "output"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
+        _discard_other_pieces(work, args.piece_size)
         manifest = _write(args, sources, directory, work)
         manifest["fingerprint"] = wanted
         atomic_output.write_json(directory / "manifest.json", manifest)
@@ -180,6 +181,16 @@ def _work_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(descriptor)
+
+
+def _discard_other_pieces(work: Path, size: int) -> None:
+    """Delete the pieces of an interrupted run with another ``--piece-size``, which have other documents."""
+    kept = work / "piece-size"
+    if kept.is_file() and kept.read_text(encoding="ascii") == str(size):
+        return
+    for piece in work.glob("piece-[0-9]*"):
+        piece.unlink()
+    kept.write_text(str(size), encoding="ascii")
 
 
 def _write(

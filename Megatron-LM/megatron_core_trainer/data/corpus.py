@@ -175,12 +175,20 @@ def _lines(piece: Piece, key: str) -> Iterator[tuple[str, str]]:
                 continue
             try:
                 text = json.loads(line)[key]
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise CorpusError(
                     f"{path}, line {number}: expected a JSON object with the text under {key!r}"
                 ) from error
             if not isinstance(text, str):
                 raise CorpusError(f"{path}, line {number}: {key!r} must be a string")
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                half = ascii(text[error.start])
+                raise CorpusError(
+                    f"{path}, line {number}: {key!r} has half a surrogate pair, {half}, which UTF-8 cannot represent;"
+                    " remove it"
+                ) from error
             if text.strip():
                 yield f"{piece.source.name}:{number}", text
 

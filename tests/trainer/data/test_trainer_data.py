@@ -123,6 +123,10 @@ def test_bad_input_names_file_and_line(trainer: Trainer, tmp_path: Path) -> None
     outcome = trainer.run("prepare_data.py", "--output", tmp_path / "out", "--input", bad)
     assert outcome.status == 2
     assert f"{bad}, line 2: expected a JSON object with the text under 'text'" in outcome.stderr
+    bad.write_text('{"text": "fine"}\n{"text": "half \\ud83d of a pair"}\n')
+    outcome = trainer.run("prepare_data.py", "--output", tmp_path / "out", "--input", bad)
+    assert outcome.status == 2
+    assert f"{bad}, line 2: 'text' has half a surrogate pair, '\\ud83d'" in outcome.stderr
     outcome = trainer.run("prepare_data.py", "--output", tmp_path / "out", "--input", tmp_path / "none.txt")
     assert outcome.status == 2
     assert "none.txt: no such file" in outcome.stderr

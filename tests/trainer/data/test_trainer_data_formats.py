@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -129,6 +130,7 @@ def test_the_same_arguments_give_the_same_bytes_for_any_processes_and_interrupti
         killed.kill()
         killed.communicate()
     assert not (tmp_path / "out").exists()
+    copied = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-other"))
     outcome = trainer.run(*args, "--workers", 2)
     assert outcome.status == 0, outcome.stderr
     assert "pieces were done before" in outcome.stdout
@@ -137,6 +139,10 @@ def test_the_same_arguments_give_the_same_bytes_for_any_processes_and_interrupti
     assert ours == whole
     assert "train_text_document.bin" in whole["sha256"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    # pieces of another size have other documents
+    outcome = trainer.run("prepare_data.py", "--output", copied / "out", *SMALL_DATA, "--piece-size", 300000)
+    assert outcome.status == 0, outcome.stderr
+    assert json.loads((copied / "out" / "manifest.json").read_text()) == whole
 
 
 def test_wrong_inputs_are_named(trainer: Trainer, inputs: Path, tmp_path: Path) -> None:
