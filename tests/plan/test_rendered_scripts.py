@@ -644,6 +644,16 @@ class TestUpstream:
             assert started[place : place + len(values)] == values
         assert "--signal=B:TERM@120" in directives(script)
 
+    def test_the_folder_of_the_progress_log_exists_before_the_training(self, sandbox: Sandbox) -> None:
+        cluster = sandbox.cluster(trainers={"megatron_lm": self.TRAINER}, megatron_lm_dir="/opt")
+        (job,) = jobs_of(self.SPEC, cluster).values()
+        assert "mkdir -p" not in job_script(job, cluster, 1).partition("command=(")[2]
+        spec = json.loads(self.SPEC)
+        spec["megatron"]["log_progress"] = True
+        (job,) = jobs_of(json.dumps(spec), cluster).values()
+        sandbox.run(job_script(job, cluster, 1), job)
+        assert Path(job.checkpoint_dir).is_dir()
+
     def test_a_release_that_the_cluster_lacks(self, sandbox: Sandbox) -> None:
         cluster = sandbox.cluster(trainers={"megatron_lm": self.TRAINER})
         with pytest.raises(SpecError, match=r"has no checkout of Megatron-LM core_v0\.18\.2; set trainers"):
