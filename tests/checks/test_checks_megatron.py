@@ -245,6 +245,25 @@ class TestArguments:
         assert "needs checkpoint 77 of pretrain, which saves every 60 iterations only" in problem.message
         assert problem.line == line_of(text, "finish")
 
+    @pytest.mark.parametrize(
+        ("skipped", "needed"),
+        [
+            (
+                "239",
+                "needs checkpoint 240 of pretrain, which is not saved because iterations_to_skip contains 239",
+            ),
+            (
+                "299",
+                "skips iteration 299, counted from 0, the last one, and with it the checkpoint that ends",
+            ),
+            ("238, 240", None),
+        ],
+    )
+    def test_a_skipped_iteration_is_not_saved(self, skipped: str, needed: str | None) -> None:
+        text = changed(("  cooldown", f"      iterations_to_skip: [{skipped}]\n  cooldown"), text=UPSTREAM)
+        found = [problem.message for problem in errors_of(text, LOCAL)]
+        assert needed in found[0] if needed else found == []
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("strictness", "refused"), [("log_all", False), ("log_unexpected", True)])

@@ -37,6 +37,7 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
     :param saves: False if the stage saves no checkpoint
     :param extra: ``save_extra_steps`` of OpenEuroLLM's fork: additional iterations with a checkpoint
     :param is_known: False if an earlier job writes the length or an interval, so only the job knows what it saves
+    :param skipped: ``iterations_to_skip``, counted from 0: upstream goes on without the save that follows them
     """
 
     stage: str
@@ -47,6 +48,7 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
     saves: bool = True
     extra: tuple[int, ...] = ()
     is_known: bool = True
+    skipped: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, arguments: TrainingArguments) -> SavedCheckpoints:
@@ -60,6 +62,16 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
             arguments.value("save") is not None,
             tuple(arguments.value("save_extra_steps") or ()),
             not any(path_of(value) for value in arguments.given(_FOR_SAVES)),
+            tuple(arguments.value("iterations_to_skip") or ()),
+        )
+
+    def skips_save(self, iteration: int) -> bool:
+        """Return whether the iteration is skipped together with the save after it."""
+        return (
+            self.saves
+            and bool(self.every)
+            and iteration % (self.every or 1) == 0
+            and iteration - 1 in self.skipped
         )
 
     def obstacle(self, iteration: int) -> tuple[str, str, str] | None:
@@ -67,6 +79,12 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
         if not self.saves:
             what = f"needs checkpoint {iteration} of {self.stage}, which saves nothing (save_interval: 0)"
             return "saves-nothing", what, f"set save_interval in {self.stage}"
+        if self.skips_save(iteration):
+            what = (
+                f"needs checkpoint {iteration} of {self.stage}, which is not saved because iterations_to_skip contains"
+                f" {iteration - 1}, counted from 0"
+            )
+            return "skips-save", what, f"leave out {iteration - 1}, or start from another checkpoint"
         if iteration == self.last or iteration in self.extra:
             return None
         if self.last is not None and iteration > self.last:
@@ -132,6 +150,16 @@ def checkpoint_findings(jobs: Iterable[Job], trainings: Mapping[str, TrainingArg
         if job.trains and job.run_dir in saved:
             last = saved[job.run_dir].last
             arguments = trainings[job.run_dir]
+            if last is not None and saved[job.run_dir].skips_save(last):
+                yield Finding(
+                    "skips-last-save",
+                    job,
+                    ("iterations_to_skip",),
+                    f"skips iteration {last - 1}, counted from 0, the last one, and with it the checkpoint that ends"
+                    " the training",
+                    f"leave out {last - 1}; or a save_interval that {last} is no multiple of: Megatron then saves at"
+                    " the end",
+                )
             if last is not None and last <= (job.iteration or 0) and not arguments.value("skip_train"):
                 yield _nothing_to_train(job, arguments, last)
         yield from _each_checkpoint(job, saved)
