@@ -94,6 +94,27 @@ class TrainingRun:
         ]
 
     @property
+    def skipped(self) -> list[int]:
+        """Iterations without an update that each logged line adds to those before it.
+
+        From core_v0.16 on, upstream logs the first iteration after a start, and counts it again in the next line. That
+        line then has more skipped iterations than iterations, or a loss although its only iteration was skipped; or
+        the first line is not at a multiple of the logging interval.
+        """
+        counts = [record.skipped_iterations or 0 for record in self.iterations]
+        numbers = [record.iteration for record in self.iterations]
+        for index in range(1, len(counts)):
+            step, count = numbers[index] - numbers[index - 1], counts[index]
+            only_first = index == 1 and len(numbers) > 2 and numbers[0] % (numbers[2] - numbers[1]) > 0
+            if counts[index - 1] and (
+                count > step
+                or (count == step == 1 and self.iterations[index].loss is not None)
+                or (count and only_first)
+            ):
+                counts[index] -= 1
+        return counts
+
+    @property
     def train_loss(self) -> float | None:
         """Training loss at the end (nats per token).
 

@@ -140,8 +140,8 @@ def _skipped_iterations(table: ResultTable, trunk: Branch, until: int) -> int:
     """Return how many iterations were skipped up to a checkpoint of a trunk, those of its own trunks included."""
     count, ancestor, last = 0, trunk, until
     while True:
-        records = ancestor.training.iterations
-        count += sum(record.skipped_iterations or 0 for record in records if record.iteration <= last)
+        lines = zip(ancestor.training.iterations, ancestor.training.skipped, strict=True)
+        count += sum(skipped for record, skipped in lines if record.iteration <= last)
         earlier, loaded = table.parent_of(ancestor), ancestor.training.loaded
         if earlier is None or loaded is None or ancestor.job.params.get("finetune"):
             return count

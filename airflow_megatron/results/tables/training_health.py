@@ -79,7 +79,7 @@ def _row(branch: Branch) -> HealthRow:
         branch=branch.row.branch,
         learning_rate=branch.row.learning_rate,
         nan_iterations=sum(max(record.nan_iterations or 0, record.is_nan) for record in records),
-        skipped_iterations=sum(record.skipped_iterations or 0 for record in records),
+        skipped_iterations=sum(branch.training.skipped),
         spikes=len(spikes),
         largest_spike=max(spikes, default=None),
         diverged_at=_diverged_at(records) or (records[-1].iteration + 1 if branch.row.diverged else None),

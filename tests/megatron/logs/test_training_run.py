@@ -67,6 +67,32 @@ def test_seconds_of_lines(loaded: int | None, iterations: list[int], covered: li
     assert TrainingRun.of(lines).line_seconds == [each / 2 for each in covered]
 
 
+@pytest.mark.parametrize(
+    ("lines", "skipped"),
+    [
+        # upstream from core_v0.16 on: the second line has the first iteration, too
+        ([(1, 1, None), (2, 2, None), (3, 1, None)], [1, 1, 1]),
+        ([(1, 1, None), (2, 1, 5.0), (3, 0, 5.0)], [1, 0, 0]),
+        ([(1, 1, None), (10, 3, 5.0), (20, 0, 4.0)], [1, 2, 0]),
+        ([(7, 1, None), (10, 3, 5.0), (20, 1, 4.0)], [1, 2, 1]),
+        # earlier releases
+        ([(1, 1, None), (2, 1, None), (3, 0, 5.0)], [1, 1, 0]),
+        ([(10, 2, 5.0), (20, 1, 5.0), (30, 0, 5.0)], [2, 1, 0]),
+        ([], []),
+    ],
+)
+def test_skipped_iterations_count_once(
+    lines: list[tuple[int, int, float | None]], skipped: list[int]
+) -> None:
+    records: list[Record] = [
+        IterationRecord(
+            number, 40, number, losses={} if loss is None else {"lm loss": loss}, skipped_iterations=count
+        )
+        for number, count, loss in lines
+    ]
+    assert TrainingRun.of(records).skipped == skipped
+
+
 def validation(
     iteration: int, loss: float, *, final: bool = False, dataset: str | None = None
 ) -> ValidationRecord:
