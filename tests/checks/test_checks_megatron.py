@@ -245,6 +245,14 @@ class TestArguments:
         assert "needs checkpoint 77 of pretrain, which saves every 60 iterations only" in problem.message
         assert problem.line == line_of(text, "finish")
 
+    def test_validation_data_alone(self) -> None:
+        data = ("  vocab_size: 100\n", "  vocab_size: 100\n  valid_data_path: [/v]\n")
+        text = changed(data, ("  mock_data: true\n", ""), text=UPSTREAM)
+        found = [problem for problem in errors_of(text, LOCAL) if "no train_data_path" in problem.message]
+        assert {problem.line for problem in found} == {line_of(text, "valid_data_path")}
+        given = text.replace("  valid_data_path", "  train_data_path: [/t]\n  valid_data_path")
+        assert errors_of(given, LOCAL) == []
+
     @pytest.mark.parametrize(
         ("skipped", "needed"),
         [

@@ -45,6 +45,8 @@ def work_findings(jobs: Iterable[Job], arguments: JobArguments) -> Iterator[Find
         # a command of the spec's own may have neither
         if "--skip-train" in command:
             yield from _trains_nothing(TrainingArguments(job, arguments))
+        elif job.trains and trainer_called(job.trainer).checked_by == "upstream_rules":
+            yield from _has_nothing_to_train_on(TrainingArguments(job, arguments))
         if "--eval-interval" in command:
             # the program, and the rules for 0, refuse it themselves
             least = _LEAST_INTERVAL.get(trainer_called(job.trainer).checked_by)
@@ -67,6 +69,20 @@ def _trains_nothing(arguments: TrainingArguments) -> Iterator[Finding]:
     else:
         return
     yield Finding("skip-train", job, ("skip_train",), message, hint)
+
+
+def _has_nothing_to_train_on(arguments: TrainingArguments) -> Iterator[Finding]:
+    """Yield a training of upstream's without a training set: it evaluates and ends with exit code 0."""
+    others = ("valid_data_path", "test_data_path")
+    given = next((name for name in others if arguments.value(name) is not None), None)
+    if given and arguments.value("train_data_path") is None and arguments.value("data_path") is None:
+        yield Finding(
+            "train-data",
+            arguments.job,
+            (given,),
+            f"has a {given}, but no train_data_path: Megatron ends without training, and saves no checkpoint",
+            "train_data_path: [PREFIX]",
+        )
 
 
 def _validations(arguments: TrainingArguments, least: int) -> Iterator[Finding]:
