@@ -32,7 +32,9 @@ from airflow_megatron.slurm.submission.single_job import (
 )
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.stage_records import (
+    OtherAccountError,
     StageRecord,
+    other_account_message,
     parse_stage_states,
     parse_written,
     stage_state_script,
@@ -169,7 +171,18 @@ class JobAttempts:
         return queue_limits(self.job, self.cluster)
 
     def state(self) -> StageRecord:
-        """Return the recorded state of the job's stage."""
+        """Return the recorded state of the job's stage.
+
+        :raises OtherAccountError: if another account of the cluster runs the job
+        """
+        state = self._recorded()
+        if state.other_account:
+            raise OtherAccountError(
+                other_account_message(self.job.name, self.job.stage_dir, state.other_account)
+            )
+        return state
+
+    def _recorded(self) -> StageRecord:
         stage_dir = self.job.stage_dir
         result = self.answered(
             stage_state_script([stage_dir]), lambda answer: parse_stage_states([stage_dir], answer)
@@ -259,8 +272,14 @@ class JobAttempts:
         :param always: record the withdrawal also for a job that has ended, so that its result does not count
         :return: whether there was, or may have been, a job, so that the next run starts another attempt
         """
-        state = self.state()
+        state = self._recorded()
         latest = state.latest
+        if state.other_account:
+            self.log.warning(
+                "not cancelled: %s",
+                other_account_message(self.job.name, self.job.stage_dir, state.other_account),
+            )
+            return False
         if latest is None or state.verdict_on_newest is not None:
             return False
         if latest.job_id is None and not latest.claimed:

@@ -15,7 +15,11 @@ from airflow_megatron.results.store.segments import StoreError
 from airflow_megatron.slurm.polling.queue_states import fetch_queue
 from airflow_megatron.slurm.remote.run_folders import folders_script, parse_folders
 from airflow_megatron.slurm.submission.job_script import attempts_in_queue
-from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.slurm.verdicts.stage_records import (
+    other_account_message,
+    parse_stage_states,
+    stage_state_script,
+)
 from airflow_megatron.spec.documents.quantities import counted
 from airflow_megatron.spec.trust.plain_text import shown
 from airflow_megatron.supervision.attempts import answered, slurm_commands
@@ -70,6 +74,9 @@ def _jobs_in_slurm(site: Site) -> list[str]:
             if attempt.job_id is not None
         }
         queue = fetch_queue(slurm_commands(site.cluster), run)
+    for job in site.jobs:
+        if account := states[job.stage_dir].other_account:
+            raise HousekeepingError(other_account_message(job.name, job.stage_dir, account))
     if queue is None:
         raise HousekeepingError(
             f"squeue does not answer on {site.cluster.name}: whether jobs run is not known"

@@ -125,7 +125,7 @@ def _cancel_on(run: Callable[[str], CommandResult], jobs: Sequence[Job]) -> list
             continue
         around = plan_environment_of(job)
         attempts = JobAttempts(job, around.cluster, run, log, around.templates, window_s=ANSWER_WINDOW_S)
-        if is_chained(job):
+        if is_chained(job) and not state.other_account:
             withdraw_chain(attempts, after=current_attempt(state))
         if attempts.withdraw():
             cancelled.append(job.name)

@@ -119,7 +119,7 @@ def _reading(commands: SlurmCommands) -> dict[str, str]:
         "poll": framed(poll),
         "job-ends": framed(f"{shell_file('job_ends')}\nam_job_ends {word('int')}" + many(f" {word('path')}")),
         "stage-states": framed(
-            f"{shell_file('exit_record')}\n{shell_file('stage_state')}"
+            f"{shell_file('exit_record')}\n{shell_file('other_account')}\n{shell_file('stage_state')}"
             + many(f"\nam_stage {word('int')} {word('path')}")
         ),
         "finished-stages": framed(
@@ -166,7 +166,8 @@ def _changing(commands: SlurmCommands) -> dict[str, str]:
     scancel = f"{calling}{own_name}\n{shell_file('cancel')}"
     of_name = 'awk -F"|" -v name="$am_name" \'$3 == name { print $2 "|" $3 }\''
     folder = shell_file("checkpoint_folder")
-    array = f"{shell_file('submit')}\n{shell_file('array_claim')}\n{shell_file('submit_array')}\n"
+    files = ("other_account", "submit", "array_claim", "submit_array")
+    array = "".join(f"{shell_file(name)}\n" for name in files)
     return {
         "submit": framed(f"{_submission(commands)}\nam_attempt"),
         "submit-array": framed(
@@ -274,6 +275,7 @@ def _submission(commands: SlurmCommands, *, array: bool = False) -> str:
             f"  [ $? -eq 0 ] && {maybe(f'am_put_line {path} ' + word('line'))}{maybe(f'rm -f {path}')}",
             "}",
             shell_file("deliver_secrets"),
+            shell_file("other_account"),
             shell_file("submit"),
             shell_file("array_claim"),
         )

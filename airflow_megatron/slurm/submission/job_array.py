@@ -154,6 +154,7 @@ def array_decision_script(
                 claim_settings(claim_token, visibility_window_s),
                 slurm_functions(commands),
                 queue_limit_functions((), "", 1),
+                shell_file("other_account"),
                 shell_file("submit"),
                 shell_file("array_claim"),
                 shell_file("submit_array"),

@@ -223,6 +223,7 @@ def submission_functions(
             f"  [ $? -eq 0 ] && {_write_ahead(request.ahead)}",
             "}",
             shell_file("deliver_secrets"),
+            shell_file("other_account"),
             shell_file("submit"),
             shell_file("array_claim"),
         )

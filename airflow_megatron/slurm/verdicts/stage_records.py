@@ -12,7 +12,7 @@ from airflow_megatron.slurm.remote.framing import framed, here_document, unframe
 from airflow_megatron.slurm.remote.quoting import quote_path
 from airflow_megatron.slurm.remote.records import ExitRecord, JobRecord, SubmittedJob, read_object
 from airflow_megatron.slurm.remote.shell_files import shell_file
-from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.spec.layout.run_layout import (
     AHEAD_DECISION,
@@ -38,6 +38,10 @@ class RemoteWriteError(AirflowMegatronError):
     """The login node reported that a file could not be written."""
 
 
+class OtherAccountError(LoginRefusedError):
+    """Another account of the cluster runs the job, so that neither its records nor its place in the queue are known."""
+
+
 @dataclass(frozen=True)
 class AttemptState:
     """The recorded state of one attempt.
@@ -54,6 +58,7 @@ class AttemptState:
     :param array: the array whose submission has claimed the attempt, else None.
     :param ahead: the record of an attempt that was queued ahead (:mod:`.queue_ahead`), else None.
     :param decision: the target of the link ``ahead_decision``; None before the decision.
+    :param account: the account that has submitted it, if this one cannot read its records; else empty.
     """
 
     number: int
@@ -68,6 +73,7 @@ class AttemptState:
     array: Attempt | None = None
     ahead: str | None = None
     decision: str | None = None
+    account: str = ""
 
     @property
     def judged(self) -> Verdict | None:
@@ -116,6 +122,12 @@ class StageRecord:
         """Slurm's name of the newest attempt's job if it differs from the attempt's name."""
         return self.attempts[-1].job_name if self.attempts else None
 
+    @property
+    def other_account(self) -> str:
+        """The account that runs the newest attempt, if it is another one and the attempt has no verdict."""
+        latest = self.latest
+        return latest.account if latest is not None and self.verdict_on_newest is None else ""
+
     def was_replaced(self, number: int) -> bool:
         """Return whether the job was started anew after an attempt: the newest attempt is no restart of it.
 
@@ -124,10 +136,24 @@ class StageRecord:
         return self.submission is not None and self.submission.first > number
 
 
+def other_account_message(name: str, stage_dir: str, account: str) -> str:
+    """Return the message about a job that another account runs.
+
+    :param name: name of the job
+    """
+    return (
+        f"{name}: the account {account} has submitted its newest attempt in {stage_dir}, whose records only that "
+        "account can read; log in as that account, wait until the attempt has a verdict, or give this sweep another "
+        "name or run_root"
+    )
+
+
 def stage_state_script(stage_dirs: Sequence[str]) -> str:
     """Return the remote script that reads the records in *stage_dirs*."""
     calls = "\n".join(f"am_stage {index} {quote_path(path)}" for index, path in enumerate(stage_dirs))
-    return framed(f"{shell_file('exit_record')}\n{shell_file('stage_state')}\n{calls}")
+    return framed(
+        f"{shell_file('exit_record')}\n{shell_file('other_account')}\n{shell_file('stage_state')}\n{calls}"
+    )
 
 
 def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict[str, StageRecord]:
@@ -186,7 +212,12 @@ _FILES: Final = {
 
 
 def attempt_state(
-    number: int, files: Mapping[str, str], *, claimed: bool = False, array: Attempt | None = None
+    number: int,
+    files: Mapping[str, str],
+    *,
+    claimed: bool = False,
+    array: Attempt | None = None,
+    account: str = "",
 ) -> AttemptState:
     """Return the recorded state of an attempt.
 
@@ -194,6 +225,7 @@ def attempt_state(
     """
     job = SubmittedJob.from_record(files.get(JOB_ID_RECORD, ""))
     return AttemptState(
+        account=account,
         number=number,
         job_id=job.job_id if job else None,
         owner_job_id=files.get(OWNER_RECORD, "").strip() or None,
@@ -211,7 +243,13 @@ def attempt_state(
 
 def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
     files = {name: values[word] for word, name in _FILES.items() if word in values}
-    return attempt_state(number, files, claimed="claimed" in values, array=_array(values.get("array", "")))
+    return attempt_state(
+        number,
+        files,
+        claimed="claimed" in values,
+        array=_array(values.get("array", "")),
+        account=values.get("account", ""),
+    )
 
 
 def _array(text: str) -> Attempt | None:

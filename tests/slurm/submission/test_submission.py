@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -20,6 +21,13 @@ from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.quoting import QuotingError
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import (
+    parse_stage_states,
+    stage_state_script,
+    write_verdict_script,
+)
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 
 POLICY = (
     "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
@@ -716,3 +724,40 @@ def test_window_after_a_reboot_uses_the_wall_clock(slurm, request_for):
     assert slurm.submit(request_for()).status == "pending"
     started.write_text(f"{clock - 301} 7 another-boot\n")
     assert slurm.submit(request_for()).status == "submitted"
+
+
+def changes_in(directory: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in directory.rglob("*")}
+
+
+def run_without_privileges(slurm, script: str) -> CommandResult:
+    """Run a script with the permissions of a file's mode, which root otherwise ignores."""
+    limit = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [*limit, "sh"], input=script, env=slurm.environment, capture_output=True, text=True, check=False
+    )
+    return CommandResult(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="needs setpriv")
+@pytest.mark.parametrize("record", ["jobid", "created", "claim.1/owner"])
+def test_the_attempt_of_another_account_is_left_alone(slurm, request_for, record):
+    request = request_for()
+    slurm.submit(request)
+    directory = attempt_dir(request)
+    (directory / record).chmod(0)  # as a record of another account
+    if record != "jobid":  # the other account is submitting it now
+        (directory / "jobid").unlink()
+    before = changes_in(directory)
+    outcome = parse_submission(run_without_privileges(slurm, submission_script(request_for())))
+    assert outcome.status == "refused"
+    assert "has submitted sweep.point.train.a1" in outcome.message
+    assert slurm.jobs == ["1001"]
+    assert changes_in(directory) == before
+    stage_dir = request.attempt.stage_dir
+    answer = run_without_privileges(slurm, stage_state_script([stage_dir]))
+    assert parse_stage_states([stage_dir], answer)[stage_dir].other_account == directory.owner()
+    judged = RecordedVerdict.of(Verdict(Outcome.FINISHED, ""), 1)
+    slurm.run(write_verdict_script(stage_dir, judged))
+    answer = run_without_privileges(slurm, stage_state_script([stage_dir]))
+    assert parse_stage_states([stage_dir], answer)[stage_dir].other_account == "", "another one may follow"

@@ -75,6 +75,7 @@ am_withdraw() { # STAGE_DIR…; withdraws queued attempts, those that wait for o
   am_freed=
   for am_stage_dir; do
     for am_path in "$am_stage_dir"/*/"$am_ahead_file"; do
+      [ -r "$am_path" ] || continue # of another account (other_account.sh)
       am_path=${am_path%/"$am_ahead_file"}
       case ${am_path##*/} in '' | *[!0-9]*) continue ;; esac
       am_decide "$am_path" back

@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# Functions of stage_records.py's script; calls of am_stage follow.
+# Functions of stage_records.py's script; calls of am_stage follow. They use those of exit_record.sh and other_account.sh.
 
 am_show() { # WORD FILE; prints the file's lines, each after WORD; ignores files in am_large
   [ -s "$2" ] && [ -f "$2" ] || return
@@ -28,6 +28,7 @@ am_stage() { # INDEX DIRECTORY
     am_attempt=${am_attempt%/}
     case ${am_attempt##*/} in '' | *[!0-9]*) continue ;; esac
     printf 'attempt %s\n' "${am_attempt##*/}"
+    if am_other_account "$am_attempt"; then printf 'account %s\n' "$am_account"; fi
     am_show job_id "$am_attempt/$am_job_id_file"
     am_show owner "$am_attempt/$am_owner_file"
     am_exit_record "$am_attempt"

@@ -1,6 +1,7 @@
 # shellcheck shell=sh disable=SC2154,SC2034
 # The protocol of single_job.py (described there). Variables: am_dir am_name am_token am_prefix am_window am_busy
-# am_log_dir; functions: am_squeue am_sacct am_scancel, am_run_sbatch COMMENT, am_write_job, and those of queue_limits.sh.
+# am_log_dir; functions: am_squeue am_sacct am_scancel, am_run_sbatch COMMENT, am_write_job, and those of queue_limits.sh
+# and other_account.sh.
 # Redirections of special built-ins (":", "exec") are avoided: their failure, on a full disk, would end the shell.
 
 # A lost connection must not stop the script between sbatch and the record of the id.
@@ -380,6 +381,10 @@ am_attempt() {
   }
   am_patient_until=$(($(date +%s) + am_busy))
   while :; do
+    if am_other_account "$am_dir"; then
+      am_answer refused "the account $am_account has submitted $am_name, and $(id -un) cannot read its records in $am_dir"
+      return
+    fi
     if am_read_id; then
       am_leave all
       printf 'job_id %s\n' "$am_id"

@@ -3,6 +3,7 @@
 
 am_chained() { # prints the attempts after am_after that were queued behind others, newest first
   for am_path in "$am_stage_dir"/*/"$am_chained_file"; do
+    [ -r "$am_path" ] || continue # of another account (other_account.sh)
     am_number=${am_path%/"$am_chained_file"}
     am_number=${am_number##*/}
     case $am_number in '' | *[!0-9]*) continue ;; esac
