@@ -20,6 +20,7 @@ from airflow_megatron.results.store.view import SweepView
 from airflow_megatron.slurm.verdicts.outcomes import NAN_IN_TRAINING, Outcome
 from airflow_megatron.ui.live.point_table import rounded
 from airflow_megatron.ui.live.recorded import MOST_CURVES, EvaluationFigure, JobReading, StageReading
+from airflow_megatron.ui.live.store_answers import StoreAnswers
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -40,8 +41,8 @@ _PATIENCE: Final = 5
 class _Watched:
     """The cached state of a sweep, and values derived from it for every request."""
 
-    def __init__(self, view: SweepView) -> None:
-        self._view = view
+    def __init__(self, view: SweepView, answers: StoreAnswers) -> None:
+        self._view, self._answers = view, answers
         self._lock = threading.Lock()
         self._next = 0.0
         self.picture: Picture
@@ -55,11 +56,13 @@ class _Watched:
 
         :raises StoreError: if the store does not answer
         """
+        self._answers.check()  # the lock may be held for minutes
         with self._lock:
             if time.monotonic() < self._next:
                 return
             began = time.monotonic()
-            picture = self._view.picture()
+            with self._answers.reading():
+                picture = self._view.picture()
             if picture.generation != self._generation:
                 trainings, attempts = _trainings(picture), _with_lost(picture)
                 jobs = _jobs(picture, attempts)
@@ -84,7 +87,9 @@ class StoredSweep:
         store = SegmentStore(default_root())
         key = store.root, sweep
         with self._lock:
-            watched = self._known.pop(key, None) or _Watched(SweepView(store, sweep))
+            watched = self._known.pop(key, None) or _Watched(
+                SweepView(store, sweep), StoreAnswers.of(store.shown)
+            )
             self._known[key] = watched
             while len(self._known) > MOST_SWEEPS:
                 self._known.popitem(last=False)
@@ -182,8 +187,9 @@ def ended_gpu_hours(sweep: str) -> float:
     :raises StoreError: if the store does not answer
     """
     store = SegmentStore(default_root())
-    segments = tuple(segment.name for segment in store.segments(sweep, (ATTEMPTS.name,)))
-    return _gpu_hours(store.root, sweep, segments) if segments else 0.0
+    with StoreAnswers.of(store.shown).reading():
+        segments = tuple(segment.name for segment in store.segments(sweep, (ATTEMPTS.name,)))
+        return _gpu_hours(store.root, sweep, segments) if segments else 0.0
 
 
 def _trainings(picture: Picture) -> dict[tuple[str, str], StageReading]:
