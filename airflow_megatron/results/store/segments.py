@@ -17,7 +17,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.results.store.tables import TABLES
@@ -126,14 +126,21 @@ class SegmentStore:
         """The root without credentials, for messages and logs."""
         if "://" not in self.root:
             return self.root
-        parts = urlsplit(self.root)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return re.sub(r"://[^/?]*@", "://", self.root).partition("?")[0]
+
+    def _error(self, what: str, error: Exception) -> StoreError:
+        """Return an error without the credentials of the root, which texts of libraries may repeat."""
+        text = str(error) if isinstance(error, (ImportError, ValueError)) else repr(error)
+        if "://" in self.root:
+            for secret in re.findall(r"://([^/?]*)@|\?(.+)", self.root):
+                text = text.replace("".join(secret), "***")
+        return StoreError(f"{what}: {text}")
 
     def sweeps(self) -> list[str]:
         """Return the folder names of the sweeps below the root, sorted."""
         fs, root = self._opened()
         return sorted(
-            name for path in _listed(fs, root) if fs.isdir(f"{root}/{(name := _last(path))}/{FOLDER}")
+            name for path in self._listed(fs, root) if fs.isdir(f"{root}/{(name := _last(path))}/{FOLDER}")
         )
 
     def segments(self, sweep: str, tables: Collection[str] = ()) -> list[Segment]:
@@ -143,7 +150,7 @@ class SegmentStore:
         :raises StoreError: when the store cannot be listed
         """
         fs, folder = self._folder(sweep)
-        found = (Segment.of(_last(path)) for path in _listed(fs, folder))
+        found = (Segment.of(_last(path)) for path in self._listed(fs, folder))
         return sorted(one for one in found if one is not None and (not tables or one.table in tables))
 
     def size(self, sweep: str) -> int:
@@ -158,7 +165,7 @@ class SegmentStore:
         except FileNotFoundError:
             return 0
         except Exception as error:
-            raise StoreError(f"the folder of results cannot be listed: {error!r}") from error
+            raise self._error(f"{self.shown} cannot be listed", error) from None
 
     def write(
         self,
@@ -192,7 +199,7 @@ class SegmentStore:
             else:
                 fs.pipe_file(f"{folder}/{name}", content)
         except Exception as error:  # object stores raise their own exception classes
-            raise StoreError(f"{self.shown} cannot be written: {error!r}") from error
+            raise self._error(f"{self.shown} cannot be written", error) from None
         segment = Segment.of(name)
         assert segment is not None
         return segment
@@ -210,7 +217,7 @@ class SegmentStore:
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise StoreError(f"{self.shown} cannot be read: {error!r}") from error
+            raise self._error(f"{self.shown} cannot be read", error) from None
         if zlib.crc32(content) != segment.checksum:
             log.warning("skipped %s/%s: the file is damaged or incomplete", folder, segment.name)
             return None
@@ -226,7 +233,7 @@ class SegmentStore:
                 except FileNotFoundError:
                     continue
                 except Exception as error:
-                    raise StoreError(f"files in {self.shown} cannot be deleted: {error!r}") from error
+                    raise self._error(f"files in {self.shown} cannot be deleted", error) from None
 
     def remove_sweep(self, sweep: str) -> None:
         """Remove all files of a sweep and their folder.
@@ -239,7 +246,16 @@ class SegmentStore:
         except FileNotFoundError:
             return
         except Exception as error:
-            raise StoreError(f"files in {self.shown} cannot be deleted: {error!r}") from error
+            raise self._error(f"files in {self.shown} cannot be deleted", error) from None
+
+    def _listed(self, fs: Any, folder: str) -> list[str]:
+        try:
+            fs.invalidate_cache(folder)
+            return [str(path) for path in fs.ls(folder, detail=False)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except Exception as error:
+            raise self._error(f"{self.shown} cannot be listed", error) from None
 
     def _opened(self) -> tuple[Any, str]:
         import fsspec
@@ -247,7 +263,7 @@ class SegmentStore:
         try:
             fs, path = fsspec.core.url_to_fs(self.root)
         except Exception as error:  # an unknown protocol, or a package that is not installed
-            raise StoreError(f"[megatron] {RESULTS_STORE} cannot be opened: {error}") from error
+            raise self._error(f"[megatron] {RESULTS_STORE} cannot be opened", error) from None
         return fs, str(path).rstrip("/")
 
     def _folder(self, sweep: str) -> tuple[Any, str]:
@@ -275,18 +291,6 @@ def _parsed(content: bytes, segment: Segment, folder: str, columns: Sequence[str
         log.warning("skipped %s/%s: %s", folder, segment.name, str(error)[:200])
         return None
     return Content(frame, frozenset(map(str, names)))
-
-
-def _listed(fs: Any, folder: str) -> list[str]:
-    try:
-        fs.invalidate_cache(folder)
-        return [str(path) for path in fs.ls(folder, detail=False)]
-    except FileNotFoundError:
-        return []
-    except NotADirectoryError:
-        return []
-    except Exception as error:
-        raise StoreError(f"the folder of results cannot be listed: {error!r}") from error
 
 
 def _last(path: str) -> str:

@@ -115,5 +115,29 @@ def test_an_unknown_protocol_is_an_error_with_a_name() -> None:
         SegmentStore("nosuch://bucket").segments("s")
 
 
-def test_messages_show_no_credentials() -> None:
-    assert "secret" not in SegmentStore("s3://key:secret@host/bucket?token=secret").shown
+@pytest.mark.parametrize(
+    "root",
+    [
+        "memory://key:secret@host/bucket?token=secret",
+        "nosuch://key:secret@host/bucket",
+    ],
+)
+def test_messages_show_no_credentials(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object, path: str, *__: object, **___: object) -> None:
+        raise PermissionError(f"{path}: {root} is refused")
+
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.ls", refuse)
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.pipe_file", refuse)
+    store = SegmentStore(root)
+    assert "secret" not in store.shown + SegmentStore(f"simplecache::{root}").shown
+    for asked in (
+        store.sweeps,
+        lambda: store.segments("s"),
+        lambda: store.size("s"),
+        lambda: written(store, 1),
+    ):
+        with pytest.raises(StoreError) as raised:
+            asked()
+        assert "secret" not in str(raised.value)
+        assert raised.value.__cause__ is None
+        assert raised.value.__suppress_context__
