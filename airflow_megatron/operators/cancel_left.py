@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.late_cancellations import carry_out_all
-from airflow_megatron.operators.slurm_submit import job_attempts, run_of
+from airflow_megatron.operators.slurm_submit import job_attempts, run_of, sweep_run
 from airflow_megatron.requirements.queue_order import can_follow
+from airflow_megatron.slurm.remote.records import TaskOrigin
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.spec.model.jobs import Job
@@ -56,6 +57,7 @@ class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
         of_run = states.get(task_instance.run_id, {})
         cancelled = self._carry_out_remembered(context)
         cancelled += self._cancel_ahead(context, of_run)
+        own_run = TaskOrigin(task_instance.dag_id, task_instance.run_id, sweep_run(context))
         for stage in left_stages(self.stages, of_run):
             job = self._job(context, stage)
             if job is None:
@@ -66,6 +68,9 @@ class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
                 self.log.info("%s is not cancelled: run %s uses it now", job.name, taken_by)
                 continue
             try:
+                if attempts.is_of_another_run(own_run):
+                    self.log.info("%s is not cancelled: another run's command runs", job.name)
+                    continue
                 if is_chained(attempts.job):
                     withdraw_chain(attempts, after=current_attempt(attempts.state()))
                 if attempts.withdraw():

@@ -6,10 +6,12 @@ changed only while no job of the run is in Slurm's queue and the next attempt wa
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_megatron import __version__
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.checkpoints.completeness import (
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
+    from airflow_megatron.slurm.remote.records import JobRecord
     from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRecord
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
@@ -136,6 +139,7 @@ class _Preparation:
     def prepared(self) -> AttemptChanges | StillWriting:
         own = next((attempt for attempt in self._state.attempts if attempt.number == self._number), None)
         if own is not None and (own.claimed or own.job_id is not None):
+            self._refuse_job_of_another_command(own)
             began_at = self._chained_from(own) if own.chained else self._began_at
             return self._changes(began_at, {})
         nothing_there = self._state.tracker is None or not self._has_checkpoints
@@ -374,29 +378,12 @@ class _Preparation:
 
     def _refuse_another_experiment(self) -> None:
         """Refuse to continue from the checkpoints of a different command under the same point name."""
-        job, record = self._job, self._state.submission
-        if record is None or record.digest in ("", job_digest(job)):
+        job = self._job
+        what = self._difference("continues from its checkpoints")
+        if not what:
             return
-        old = list(record.command)
-        changes = changed_arguments(old, job.command, self._table)
-        # regardless of the current names of the interpreter and the script
-        same = trainer_words(old) == trainer_words(job.command)
-        loads = list(branch_arguments(job))
-        began, begins = " ".join(loads if record.loads is None else record.loads), " ".join(loads)
-        if began == begins and (same or (changes and all(is_harmless(name) for name in changes))):
-            what = ", ".join(changes) or "environment"
-            self._log.warning("continues from its checkpoints with another %s", what)
-            return
-        what = "; ".join(
-            f"{name} was {before!r}, is {now!r}"
-            for name, (before, now) in changes.items()
-            if not is_harmless(name)
-        )
-        if began != begins:
-            what = f"it began with {began!r}, and is now to begin with {begins or 'nothing'!r}{what and '; '}{what}"
         message = (
-            f"{job.checkpoint_dir} holds checkpoints of another command under the same point name "
-            f"({what or 'its words differ'})"
+            f"{job.checkpoint_dir} holds checkpoints of another command under the same point name ({what})"
         )
         if job.restart.changed == "continue":
             self._log.warning("%s; it continues from them because restart.changed is continue", message)
@@ -405,6 +392,64 @@ class _Preparation:
             f"{message}; choose another name for the point, trigger the sweep with a fresh start, which sets them "
             "aside, or write restart: {changed: continue} to continue from them"
         )
+
+    def _refuse_job_of_another_command(self, own: AttemptState) -> None:
+        """Refuse to wait for the job of a different command, whose results would count as those of this one.
+
+        The spec has changed, or another person has another spec of the same name, while the job waits or runs.
+        """
+        job, record = self._job, self._state.submission
+        if own.verdict is not None or record is None or record.attempt != own.number:
+            return
+        what = self._difference("waits for a job")
+        if not what:
+            return
+        message = f"job {own.job_id or 'of an earlier submission'} runs another command under the same name ({what})"
+        if self._has_checkpoints and job.restart.changed == "continue":
+            self._log.warning("%s; it counts because restart.changed is continue", message)
+            return
+        raise RunNotFitError(
+            f"{message}; wait for its end, or cancel it, or choose another name for the "
+            f"{'point' if job.point else 'sweep'}; to replace it, trigger the sweep with a fresh start, or clear this "
+            "task after it has succeeded"
+        )
+
+    def _difference(self, harmless: str) -> str:
+        """Return how the newest attempt's command differs, empty if the difference does not affect its results.
+
+        :param harmless: what the job does in spite of such a difference, for the log
+        """
+        job, record = self._job, self._state.submission
+        if record is None or record.digest in ("", job_digest(job)):
+            return ""
+        if not self._has_checkpoints:
+            return self._other_words(record)
+        old = list(record.command)
+        changes = changed_arguments(old, job.command, self._table)
+        # regardless of the current names of the interpreter and the script
+        same = trainer_words(old) == trainer_words(job.command)
+        loads = list(branch_arguments(job))
+        began, begins = " ".join(loads if record.loads is None else record.loads), " ".join(loads)
+        if began == begins and (same or (changes and all(is_harmless(name) for name in changes))):
+            what = ", ".join(changes) or "environment"
+            self._log.warning("%s with another %s", harmless, what)
+            return ""
+        what = "; ".join(
+            f"{name} was {before!r}, is {now!r}"
+            for name, (before, now) in changes.items()
+            if not is_harmless(name)
+        )
+        if began != begins:
+            what = f"it began with {began!r}, and is now to begin with {begins or 'nothing'!r}{what and '; '}{what}"
+        return what or "its words differ"
+
+    def _other_words(self, record: JobRecord) -> str:
+        """Return how the newest attempt's command differs; an update of this package may change a digest alone."""
+        pairs = itertools.zip_longest(record.command, self._job.command)
+        differs = next(((before, now) for before, now in pairs if before != now), None)
+        if differs is not None:
+            return f"{differs[0]!r:.200} is now {differs[1]!r:.200}"
+        return "with other inputs, outputs, files or environment" if record.package == __version__ else ""
 
     def _roll_back(self, verdicts: Mapping[int, CheckpointVerdict], tracked: int) -> int:
         complete = [iteration for iteration, verdict in verdicts.items() if verdict.is_complete]

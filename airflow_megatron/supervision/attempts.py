@@ -263,6 +263,17 @@ class JobAttempts:
         if outcome.cancelled:
             self.log.info("cancelled job %s (attempt %d)", job_id, number)
 
+    def is_of_another_run(self, origin: TaskOrigin) -> bool:
+        """Return whether another run has submitted the newest attempt, with another command.
+
+        :param origin: a task of this run
+        """
+        record = self._recorded().submission
+        if record is None or record.origin is None or record.digest in ("", job_digest(self.job)):
+            return False
+        by = record.origin
+        return (by.dag_id, by.run_id, by.run) != (origin.dag_id, origin.run_id, origin.run)
+
     def withdraw(
         self, why: str = "its run was stopped, or its task was marked", *, always: bool = False
     ) -> bool:

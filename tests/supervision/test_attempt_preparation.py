@@ -6,16 +6,19 @@ import json
 import logging
 import os
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from checked_chain import TRUNK
+from msgspec.structs import replace
 
+from airflow_megatron import __version__
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.sweep_plan import plan_sweep
-from airflow_megatron.slurm.remote.records import JobRecord
+from airflow_megatron.slurm.remote.records import JobRecord, TaskOrigin
 from airflow_megatron.slurm.remote.transport import CommandResult
 from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
@@ -428,6 +431,48 @@ def test_another_experiment_under_the_same_name(run: Run) -> None:
     run.attempt(2, None)
     assert run.prepared(2, fresh_start=True).resumes_from == 0
     assert run.names() == {"iter_0000010"}
+
+
+def test_the_job_of_another_experiment(run: Run) -> None:
+    run.attempt(1, None, digest="before", command=[*run.job.command, "--seed", "4321", "--train-iters", "10"])
+    with pytest.raises(RunNotFitError) as caught:
+        run.prepared(1)
+    assert "job 1 runs another command under the same name (seed was 4321, is None)" in str(caught.value)
+
+
+def test_the_end_of_a_run_leaves_the_job_of_another_experiment(run: Run) -> None:
+    own, other = TaskOrigin("s.point", "p", "ours"), TaskOrigin("s.point", "p", "theirs")
+    run.attempt(1, None, digest="before", origin=asdict(other))
+    assert run.attempts.is_of_another_run(own)
+    assert not run.attempts.is_of_another_run(other), "its spec has changed since"
+    run.attempt(2, None, origin=asdict(other))
+    assert not run.attempts.is_of_another_run(own), "both wait for it"
+
+
+def test_the_job_of_a_shorter_training_is_awaited(run: Run) -> None:
+    run.attempt(1, None, digest="before", command=[*run.job.command, "--train-iters", "10"])
+    assert run.prepared(1) == AttemptChanges()
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ({"command": ["echo", "alice"]}, "'alice' is now 'bob'"),
+        ({"command": ["echo", "bob"], "package": __version__}, "other inputs"),
+        ({"command": ["echo", "bob"], "package": "0.0.1"}, ""),  # its digest may be computed in another way
+    ],
+)
+def test_the_job_of_another_command(run: Run, record: dict[str, Any], told: str) -> None:
+    run.job = run.attempts.job = replace(
+        run.job, kind="command", command=("echo", "bob"), outputs=("out",), env={}
+    )
+    run.attempt(1, None, **{"digest": "before", **record})
+    if told:
+        with pytest.raises(RunNotFitError, match=told):
+            run.prepared(1)
+        run.prepared(2)
+    else:
+        run.prepared(1)
 
 
 @pytest.mark.slow

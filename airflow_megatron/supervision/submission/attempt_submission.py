@@ -59,6 +59,8 @@ def submit_attempt(
         attempts.log.warning("the job cannot be submitted now: %s", outcome.message)
         return outcome
     attempts.log.info("%s", outcome.message)
+    if outcome.status in ("recorded", "adopted"):
+        prepare_attempt(attempts, number)  # another run may have submitted another command meanwhile
     if not needs_no_further_attempt(attempts):
         extend_chain(attempts, number, str(outcome.job_id), prepared)
         queue_ahead(attempts, number, origin)
