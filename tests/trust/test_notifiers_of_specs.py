@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from airflow.sdk import DAG, BaseNotifier
 from airflow.sdk.execution_time.context import set_current_context
 
@@ -19,6 +20,7 @@ from airflow_megatron.notices.notice_files import NoticePathError, append_line
 from airflow_megatron.notices.notifier_classes import NotifierError, notifier_class, rendered_arguments
 from airflow_megatron.notifications.json_lines import JsonLinesNotifier
 from airflow_megatron.notifications.notices import NoticeCallback, send
+from airflow_megatron.spec.documents.project import project_root
 from airflow_megatron.spec.expressions import bounds
 from airflow_megatron.spec.model.schema import NotifySection
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -404,3 +406,13 @@ def test_a_notice_that_is_too_long(size: int, tmp_path: Path) -> None:
     with pytest.raises(NoticePathError, match="at most"):
         append_line("x", "x" * (size + 1))
     assert not (tmp_path / "notices").exists()
+
+
+def test_the_documented_mail_shows_the_markup_of_a_log_as_text() -> None:
+    text = (project_root() / "docs" / "spec.md").read_text(encoding="utf-8")
+    (section,) = yaml.safe_load(
+        text[text.index("    notify:\n      - notifier: airflow.providers.smtp") :].split("\n\n")[0]
+    )["notify"]
+    notice = Notice("failure", "s.p.x", "in a log: </pre><img src=//x> &lt;")
+    mail = rendered_arguments(SMTP, {"html_content": section["arguments"]["html_content"]}, notice)
+    assert mail["html_content"] == "<pre>s.p.x: failure: in a log: &lt;/pre>&lt;img src=//x> &amp;lt;</pre>"
