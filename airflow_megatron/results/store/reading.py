@@ -142,24 +142,32 @@ def read_table(store: SegmentStore, sweep: str, table: Table) -> pl.DataFrame:
 
     :raises StoreError: if the store does not respond
     """
-    for _ in range(_TRIES):
+    for _ in range(_TRIES - 1):
         try:
             frames = _frames(store, sweep, store.segments(sweep, (table.name,)))
         except FileNotFoundError:
             continue
         return pl.concat([empty(table), *frames])
-    log.warning("the segments of %s change faster than they can be read; some rows are missing", sweep)
-    return empty(table)
+    frames = _frames(store, sweep, store.segments(sweep, (table.name,)), skip_missing=True)
+    return pl.concat([empty(table), *frames])
 
 
-def _frames(store: SegmentStore, sweep: str, segments: Iterable[Segment]) -> list[pl.DataFrame]:
+def _frames(
+    store: SegmentStore, sweep: str, segments: Iterable[Segment], *, skip_missing: bool = False
+) -> list[pl.DataFrame]:
     found: list[pl.DataFrame] = []
     replaced: set[str] = set()
     # read merged segments first: they name the segments that need not be read
     for segment in sorted(segments, key=lambda one: (not one.merged, one)):
         if segment.name in replaced:
             continue
-        content = store.read(sweep, segment)
+        try:
+            content = store.read(sweep, segment)
+        except FileNotFoundError:
+            if not skip_missing:
+                raise
+            log.warning("%s of %s is listed, but missing: some rows are missing", segment.name, sweep)
+            continue
         if content is not None:
             found.append(content.frame)
             replaced |= content.replaces

@@ -148,22 +148,21 @@ class SweepView:
 
     def _refresh(self) -> bool:
         """Read new segments, or all segments if rows may have been inserted earlier; return whether there were any."""
-        for _ in range(3):
+        for final in (False, False, True):
             try:
                 found = self._store.segments(self._sweep, [table.name for table in _SHOWN])
-                new, merged = self._read([one for one in found if one.name not in self._seen])
+                unseen = [one for one in found if one.name not in self._seen]
+                new, merged = self._read(unseen, skip_missing=final)
             except FileNotFoundError:
                 continue
             break
-        else:
-            return False
         if not new and not merged:
             return False
         rebuilt = GAPS.name in new and (new[GAPS.name]["reason"] == REBUILT).any()
         if self._seen and (rebuilt or merged):
             self._forget()
-            new, _ = self._read(found)
-        self._seen = {one.name for one in found}
+            new, _ = self._read(found, skip_missing=True)
+        self._seen = {one.name for one in found if one.name not in self._missing}
         for table in _SMALL:
             if table.name in new:
                 whole = pl.concat([self._small[table.name], new[table.name]])
@@ -175,11 +174,16 @@ class SweepView:
             self._add(new[ITERATIONS.name], new.get(CHECKPOINTS.name, empty(CHECKPOINTS)))
         return True
 
-    def _read(self, segments: Sequence[Segment]) -> tuple[dict[str, pl.DataFrame], bool]:
+    def _read(
+        self, segments: Sequence[Segment], *, skip_missing: bool
+    ) -> tuple[dict[str, pl.DataFrame], bool]:
         """Return the rows of segments by table, and whether a merged segment contains rows of segments not read before.
 
         Iterations are in the form :data:`.line_numbers.LINE`.
+
+        :param skip_missing: leave out segments that are listed but missing
         """
+        self._missing: set[str] = set()
         found: dict[str, list[pl.DataFrame]] = {}
         replaced: set[str] = set()
         strange = False
@@ -187,7 +191,13 @@ class SweepView:
             if segment.name in replaced:
                 continue
             lines = segment.table == ITERATIONS.name
-            content = self._store.read(self._sweep, segment, columns=_LINES if lines else None)
+            try:
+                content = self._store.read(self._sweep, segment, columns=_LINES if lines else None)
+            except FileNotFoundError:
+                if not skip_missing:
+                    raise
+                self._missing.add(segment.name)
+                continue
             if content is None:
                 continue
             if content.replaces and content.replaces <= self._seen:

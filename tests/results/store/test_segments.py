@@ -14,6 +14,7 @@ from airflow_megatron.results.store.compaction import compact
 from airflow_megatron.results.store.frames import frame_of
 from airflow_megatron.results.store.reading import load
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, folder_name, new_writer
+from airflow_megatron.results.store.view import SweepView
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -141,3 +142,20 @@ def test_messages_show_no_credentials(root: str, monkeypatch: pytest.MonkeyPatch
         assert "secret" not in str(raised.value)
         assert raised.value.__cause__ is None
         assert raised.value.__suppress_context__
+
+
+def test_a_segment_that_is_listed_and_missing_hides_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SegmentStore(str(tmp_path))
+    names = written(store, 1, 2)
+    folder = tmp_path / "s" / "store"
+    (folder / names[0]).unlink()
+    (folder / names[0]).symlink_to("/nonexistent/disk")  # or an object store's list that is late
+    with caplog.at_level(logging.WARNING):
+        assert iterations_read(str(tmp_path)) == [2]
+    assert names[0] in caplog.text
+    view = SweepView(store, "s")
+    assert view.picture().trainings["iteration"].to_list() == [2]
+    written(store, 3)
+    assert view.picture().trainings["iteration"].to_list() == [3]
