@@ -28,6 +28,13 @@ const MEASURED = [
   { name: "gpu_hours", title: "GPU-hours", right: true },
   { name: "lost_gpu_hours", title: "Lost", unit: "GPU-hours of attempts that were repeated", right: true },
 ];
+const NAMES = new Set(["point", ...OWN.map((one) => one.name), ...MEASURED.map((one) => one.name), "iteration", "total", "finished_stages"]);
+
+/** Return a row whose parameters have other names than the columns: a sweep may vary `loss` or `state`. */
+function withOwnNames(row) {
+  const named = ([name, one]) => [NAMES.has(name) ? `params.${name}` : name, one];
+  return { ...row, params: Object.fromEntries(Object.entries(row.params).map(named)) };
+}
 
 export function stateOf(row) {
   return RUN_STATES[row.state] || row.state;
@@ -84,9 +91,9 @@ export class PointTable {
   }
 
   update(rows) {
-    this.rows = rows;
+    this.rows = rows.map(withOwnNames);
     const names = new Set();
-    for (const row of rows) for (const name of Object.keys(row.params)) names.add(name);
+    for (const row of this.rows) for (const name of Object.keys(row.params)) names.add(name);
     this.parameters = [...names];
     const known = new Set(rows.map((row) => row.point));
     for (const point of this.chosen) if (!known.has(point)) this.chosen.delete(point);
@@ -94,7 +101,7 @@ export class PointTable {
   }
 
   get names() {
-    return new Set(["point", ...OWN.map((one) => one.name), ...MEASURED.map((one) => one.name), "iteration", "total", "finished_stages", ...this.parameters]);
+    return new Set([...NAMES, ...this.parameters]);
   }
 
   refilter() {

@@ -35,7 +35,8 @@ def report_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     tree.add_point({"num_layers": 2, "hidden_size": 128}, 700_000, 3e-2, diverges_at=200)
     for job in tree.jobs:
         job["point"] = f"{job['point']} {HOSTILE}"
-        job["sweep_params"] = {**job["sweep_params"], HOSTILE: HOSTILE}
+        # parameters may have the names of columns
+        job["sweep_params"] = {**job["sweep_params"], HOSTILE: HOSTILE, "loss": "mse", "state": "TX"}
     snapshot = take_snapshot(run_directories(read_jobs(tree.jobs)))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(report_module, "draw_plots", lambda _: [])  # they take seconds, and are only images
@@ -73,6 +74,19 @@ def test_the_table_filters_and_sorts(page: Page) -> None:
     page.wait("document.querySelectorAll('#points tbody tr').length == 11")
     page.click("table.results th button")
     assert page.ask("document.querySelector('table.results th').getAttribute('aria-sort')") == "ascending"
+
+
+@needs_browser
+def test_a_parameter_with_the_name_of_a_column_is_a_column_of_its_own(page: Page) -> None:
+    page.fill("#filter", "params.loss == mse and params.state == TX and loss < 100")
+    page.wait("document.querySelector('#count').innerText === '10 of 11 points'")
+    page.fill("#filter", "")
+    page.click("#constants")
+    page.wait("document.querySelector('#points [data-column=\"params.state\"]')")
+    column = "document.querySelector('#points th:has([data-column=\"params.state\"])').cellIndex"
+    rows = "[...document.querySelectorAll('#points tbody tr')]"
+    assert page.ask(f"{rows}.every((row) => row.cells[{column}].innerText === 'TX')")
+    page.click("#constants")
 
 
 @needs_browser
