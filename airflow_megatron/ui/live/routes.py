@@ -78,6 +78,17 @@ def stored_gpu_hours(sweep: str) -> float | None:
         return None
 
 
+def check_known(dag_id: str) -> None:
+    """Refuse a request for a sweep that Airflow does not have; its results would replace those of a viewed one.
+
+    :param dag_id: the sweep
+    :raises HTTPException: 404
+    """
+    with create_session() as session:
+        if not is_sweep(dag_id, session):
+            raise HTTPException(404, f"there is no sweep {dag_id!r}")
+
+
 @functools.cache
 def freeze_server() -> None:
     """Exclude all current objects of the server from garbage collection, once.
@@ -101,7 +112,7 @@ def live_routes(
     :param gpu_hours: function: sweep → GPU-hours of its attempts that have ended
     """
     routes = APIRouter(prefix="/api")
-    readable = [Depends(check_results)]
+    readable = [Depends(check_results), Depends(check_known)]
 
     @routes.get("/sweeps")
     def sweeps(request: Request, user: GetUserDep) -> Response:
@@ -115,8 +126,6 @@ def live_routes(
     def sweep(request: Request, user: GetUserDep, dag_id: str, run: str | None = None) -> Response:
         """Send the table of a run's points."""
         with create_session() as session:
-            if not is_sweep(dag_id, session):
-                raise HTTPException(404, f"there is no sweep {dag_id!r}")
             runs = runs_of(dag_id, session, limit=RUNS_SHOWN)
             chosen = run_named(dag_id, run, session) if run else next(iter(runs), None)
             if run and chosen is None:

@@ -55,6 +55,15 @@ def test_a_sweep_is_not_shown_to_a_user_without_rights(client: TestClient, path:
     assert client.get(path, headers={"Authorization": f"Bearer {token(None)}"}).status_code == 403
 
 
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("part", ["", "/curves", "/failures", "/evaluations", "/point?run=a&point=b"])
+@pytest.mark.parametrize("sweep", ["unknown", "%2e%2e", "chain.point"])
+def test_an_unknown_sweep_has_no_data(client: TestClient, sweep: str, part: str) -> None:
+    kept = list(stored.StoredSweep._known)
+    assert client.get(f"{API}/{sweep}{part}").status_code == 404
+    assert list(stored.StoredSweep._known) == kept
+
+
 @pytest.mark.parametrize(
     ("dag_id", "entity"),
     [
