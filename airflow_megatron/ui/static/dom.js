@@ -50,6 +50,9 @@ export async function reason(answer) {
   return `${typeof detail === "string" ? detail : JSON.stringify(detail)} (${answer.status})`;
 }
 
+/** Seconds after which a reader is told that the server, or the network to it, does not answer. */
+const SILENCE = 30;
+
 /** Call `look` periodically; not while the page is hidden, and less often while the server does not answer. */
 export function repeat(look, seconds) {
   let pause = seconds;
@@ -57,6 +60,7 @@ export function repeat(look, seconds) {
   async function turn() {
     clearTimeout(timer);
     if (!document.hidden) {
+      const late = setTimeout(() => report(`Not up to date: the server has not answered for ${SILENCE} s`), SILENCE * 1000);
       try {
         await look();
         pause = seconds;
@@ -64,6 +68,8 @@ export function repeat(look, seconds) {
       } catch (error) {
         pause = Math.min(pause * 2, 120);
         report(`Not up to date: ${error.message}`);
+      } finally {
+        clearTimeout(late);
       }
     }
     clearTimeout(timer); // another turn may have ended meanwhile

@@ -520,3 +520,18 @@ def test_the_page_says_what_it_leaves_out(
     shown.wait("document.querySelector('#failures-note').innerText")
     assert shown.text("#curves-note") == "At most 2 curves are shown: check fewer points."
     assert shown.text("#failures-note") == "The newest 1 of 2 failed attempts are counted."
+
+
+def test_the_page_says_that_the_server_does_not_answer(page: tuple[Page, str]) -> None:
+    shown, address = page
+    # its seconds are shorter, from the start
+    shorter = "{ const wait = setTimeout; window.setTimeout = (act, pause) => wait(act, pause / 20); }"
+    shown.call("Page.addScriptToEvaluateOnNewDocument", source=shorter)
+    shown.open(f"{address}/megatron/sweeps/chain")
+    shown.wait("document.querySelectorAll('#points tbody tr').length === 2")
+    shown.ask("window.answers = [], window.ask = fetch")
+    shown.ask("window.fetch = (...of) => new Promise((go) => answers.push(() => go(ask(...of)))), null")
+    shown.wait("document.querySelector('#trouble').innerText.includes('the server has not answered')")
+    assert shown.ask("document.querySelectorAll('#points tbody tr').length") == 2
+    shown.ask("window.fetch = ask, answers.forEach((answer) => answer()), null")
+    shown.wait("document.querySelector('#trouble').innerText === ''")
