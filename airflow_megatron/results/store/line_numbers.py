@@ -22,6 +22,7 @@ LINE: Final[dict[str, Any]] = {
     "time": pl.Datetime("us", "UTC"),
     "skipped_iterations": pl.Int32,
     "nan_iterations": pl.Int32,
+    "torn": pl.Boolean,
     **dict.fromkeys((*METRICS, "elapsed_ms"), pl.Float32),
 }
 """Columns of an iteration line: its log, its byte in the log, and its values."""

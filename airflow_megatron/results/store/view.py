@@ -63,9 +63,9 @@ _SPAN: Final[dict[str, Any]] = {
 """For each log: the number of lines, how many of them a later log repeated, the lowest and highest iteration, and the
 first and last iteration that is still part of the training."""
 _RECENT: Final = {**LINE, "_training": pl.UInt32}
-_IS_NAN: Final = (pl.col("nan_iterations").fill_null(0) > 0) | (
-    ~pl.col("loss").is_finite().fill_null(False) & (pl.col("skipped_iterations").fill_null(0) == 0)
-)
+_HIDDEN: Final = pl.col("torn").fill_null(False) | (pl.col("skipped_iterations").fill_null(0) > 0)
+"""Whether a line may lack its loss for another reason than NaN, as the last one of a job that was killed."""
+_IS_NAN: Final = (pl.col("nan_iterations").fill_null(0) > 0) | ~pl.col("loss").is_finite().fill_null(_HIDDEN)
 """Whether the loss of a line was not a finite number, as in :attr:`.iteration_lines.IterationRecord.is_nan`."""
 
 
