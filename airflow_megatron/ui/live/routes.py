@@ -29,6 +29,7 @@ from airflow_megatron.ui.live.recorded import MOST_CURVES, NothingRecorded
 from airflow_megatron.ui.live.sweep_list import sweep_rows
 from airflow_megatron.ui.live.sweep_runs import (
     STATES,
+    deleted_runs,
     is_sweep,
     paused_dags,
     point_runs,
@@ -126,8 +127,12 @@ def live_routes(
     def sweep(request: Request, user: GetUserDep, dag_id: str, run: str | None = None) -> Response:
         """Send the table of a run's points."""
         with create_session() as session:
-            runs = runs_of(dag_id, session, limit=RUNS_SHOWN)
-            chosen = run_named(dag_id, run, session) if run else next(iter(runs), None)
+            deleted = deleted_runs(dag_id, session)
+            runs = [*runs_of(dag_id, session, limit=RUNS_SHOWN), *deleted]
+            chosen = next(iter(runs), None)
+            if run:
+                gone = next((one for one in deleted if one.run_id == run), None)
+                chosen = gone or run_named(dag_id, run, session)
             if run and chosen is None:
                 raise HTTPException(404, "this sweep has no such run")
             if chosen and chosen not in runs:  # an older one, whose address somebody has kept

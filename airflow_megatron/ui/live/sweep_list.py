@@ -88,10 +88,10 @@ def sweep_state(run: Run | None, points: Mapping[str, int], *, was_launched: boo
     :param was_launched: whether the run has started its points
     :param known: whether Airflow has its DAG
     """
+    if points.get("running") or points.get("queued") or (run is not None and run.is_active):
+        return "running"  # a user may have deleted the run, or have started a point
     if run is None:
         return "not started" if known else "report"
-    if run.is_active or points.get("running") or points.get("queued"):
-        return "running"
     if run.state == "failed" and not was_launched:
         return "failed before launch"
     return "failed" if run.state == "failed" or points.get("failed") else "finished"

@@ -98,6 +98,15 @@ def run_named(dag_id: str, run_id: str, session: Session) -> Run | None:
     return None if found is None else _run(found)
 
 
+def deleted_runs(sweep: str, session: Session) -> list[Run]:
+    """Return the runs of a sweep that a user has deleted in Airflow while their points go on, in state ``deleted``."""
+    active = DagRun.state.in_(["queued", "running"])
+    confs = session.scalars(select(DagRun.conf).where(DagRun.dag_id == point_dag_id(sweep), active))
+    wanted = {run for conf in confs if isinstance(run := (conf or {}).get("run"), str)}
+    query = select(DagRun.run_id).where(DagRun.dag_id == sweep, DagRun.run_id.in_(wanted))
+    return [Run(run, "deleted", None, None, {}) for run in sorted(wanted - set(session.scalars(query)))]
+
+
 def newest_runs(dag_ids: Iterable[str], session: Session) -> dict[str, Run]:
     """Return the newest run of each of some DAGs."""
     newest = select(func.max(DagRun.id)).where(DagRun.dag_id.in_(list(dag_ids))).group_by(DagRun.dag_id)

@@ -15,7 +15,7 @@ from airflow.models.xcom import XComModel
 from fastapi.testclient import TestClient
 from live_sweep import RUN, add_run
 from page_users import deny, token
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from stored_training import put, source, train
 
 from airflow_megatron.results.readings.evaluations import measurements
@@ -181,6 +181,25 @@ def test_runs_are_distinguished(client: TestClient, session: Session) -> None:
     assert client.get(f"{API}/chain").json()["run"] == "new"
     assert client.get(f"{API}/chain?run=old").json()["state"] == "failed"
     assert client.get(f"{API}/chain?run=none").status_code == 404
+
+
+@pytest.mark.usefixtures("planned")
+def test_points_of_a_deleted_run_are_shown_until_they_end(client: TestClient, session: Session) -> None:
+    session.execute(delete(DagRun).where(DagRun.dag_id == "chain"))
+    session.commit()
+    (listed,) = [row for row in client.get(API).json()["rows"] if row["sweep"] == "chain"]
+    assert listed["state"] == "running"
+    for query in ("", f"?run={RUN}"):
+        table = client.get(f"{API}/chain{query}").json()
+        assert (table["run"], table["state"]) == (RUN, "deleted")
+        assert (table["rows"][0]["run"], table["rows"][0]["state"]) == ("lr0.001", "running")
+    add_run(session, "chain", "new", "running", {})
+    table = client.get(f"{API}/chain").json()
+    assert [(run["run"], run["state"]) for run in table["runs"]] == [("new", "running"), (RUN, "deleted")]
+    assert table["run"] == "new"
+    session.scalars(select(DagRun).where(DagRun.dag_id == "chain.point")).one().state = "failed"
+    session.commit()
+    assert client.get(f"{API}/chain?run={RUN}").status_code == 404
 
 
 @pytest.mark.parametrize("name", ["none", "chain.point"])
