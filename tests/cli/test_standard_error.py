@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from airflow_megatron.cli.console.verbosity import log_to_standard_error, set_ve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +59,21 @@ def test_notices_of_airflow_do_not_stand_beside_a_message_of_a_command(
     set_verbosity(quiet=False, verbose=False, debug=False)
     assert logged(capsys, "airflow.models.crypto", logging.WARNING) == ""
     assert "empty cryptography key" in logged(capsys, "asyncssh", logging.WARNING)
+
+
+@pytest.mark.slow
+def test_what_airflow_prints_while_it_is_imported_is_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = "from airflow_megatron.cli.runs.login_node import command_line_hook as hook\n"
+    words += (
+        "from airflow_megatron.spec.model.cluster_profile import load_cluster\nhook(load_cluster('local'))"
+    )
+    around = {
+        "AIRFLOW_HOME": str(tmp_path / "file" / "airflow"),
+        "AIRFLOW_CONN_SLURM_LOCAL": "ssh://me@127.0.0.1",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", words], env=os.environ | around, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == ""
+    assert "log folder" in ran.stderr

@@ -35,8 +35,9 @@ def log_to_standard_error() -> None:
     """Redirect Airflow's log, which its import sets up, away from standard output, which is for the output of a
     command. Airflow's notices, for example about its configuration, are shown only with ``--verbose``.
     """
+    streams = (sys.stdout, sys.__stdout__, sys.stderr)  # the last one if it was redirected during the import
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.__stdout__):
+        if isinstance(handler, logging.StreamHandler) and handler.stream in streams:
             handler.setStream(sys.stderr)
             handler.addFilter(_is_shown)
 

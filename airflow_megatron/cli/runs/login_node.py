@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.cli.local.local_connection import CONNECTION_ID
@@ -44,8 +44,9 @@ def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
     :param connects: number of attempts to connect
     :raises NoConnectionError: if Airflow has no such connection
     """
-    from airflow.models.connection import Connection
-    from airflow.sdk.exceptions import AirflowException
+    with redirect_stdout(sys.stderr):  # Airflow prints a warning if it cannot write to its folder of logs
+        from airflow.models.connection import Connection
+        from airflow.sdk.exceptions import AirflowException
 
     from airflow_megatron.cli.console.verbosity import log_to_standard_error
     from airflow_megatron.hooks.slurm import SlurmHook
