@@ -320,6 +320,7 @@ def test_upstream_builds_the_layers_of_a_pattern(answers: dict[str, dict[str, An
 
 BY_SAMPLES: dict[str, Any] = {"train_iters": None, "train_samples": 160}
 NO_MOCK: dict[str, Any] = {"mock_data": None}
+NO_EVALUATION: dict[str, Any] = {"eval_iters": 0}
 FP16: dict[str, Any] = {"bf16": None, "fp16": True}
 UNIFORM: dict[str, Any] = {"recompute_granularity": "full", "recompute_method": "uniform"}
 PREDICTED: dict[str, Any] = {"mtp_num_layers": 1, "position_embedding_type": "rope"}
@@ -381,7 +382,10 @@ SET_UP: tuple[tuple[str, dict[str, Any]], ...] = (
     ("setup.external-data", {"dataloader_type": "external"}),
     ("setup.phases", {"phase_transition_iterations": "2,4"}),
     ("", BY_SAMPLES | {"phase_transition_iterations": "2"}),
-    ("setup.split-of-paths", NO_MOCK | {"split": "99,1,0", "train_data_path": ["/data/text"]}),
+    (
+        "setup.split-of-paths",
+        NO_MOCK | NO_EVALUATION | {"split": "99,1,0", "train_data_path": ["/data/text"]},
+    ),
     ("setup.split", NO_MOCK | {"split": "a,b", "data_path": ["/data/text"]}),
     ("setup.window", {"window_size": "16"}),
     ("", WINDOW),
@@ -625,7 +629,8 @@ def test_hybrid_context_parallelism(release: str) -> None:
     reruns = conversations | {"rerun_mode": "validate_results"}
     assert rules(world=6, **reruns) == ["setup.hybrid-context-reruns"]
     assert rules(world=6, skip_train=True, **conversations) == []
-    assert rules(world=6, skip_train=True, mock_data=None, data_path=["/data/text"], split="1,0,0") == []
+    trained_on = {"mock_data": None, "data_path": ["/data/text"], "split": "1,0,0", "eval_iters": 0}
+    assert rules(world=6, skip_train=True, **trained_on) == []
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -683,7 +688,8 @@ def test_padded_vocabularies_of_mock_data() -> None:
 
 def test_splits_that_upstream_reads() -> None:
     for split in ("99,1,0", "1", "90 10", "0.9/0.1", "-1,1,0"):
-        assert rules_broken(line(NO_MOCK | {"split": split, "data_path": ["/data/text"]}), RELEASE) == []
+        params = NO_MOCK | NO_EVALUATION | {"split": split, "data_path": ["/data/text"]}
+        assert rules_broken(line(params), RELEASE) == []
     for split in ("", "0,0,0", "1,1,1,1", "1..2,1"):
         refused = rules_broken(line(NO_MOCK | {"split": split, "data_path": ["/data/text"]}), RELEASE)
         assert refused == ["setup.split"]

@@ -33,7 +33,8 @@ def lacks_validation_data(s: Settings) -> bool:
     """Is there certainly no validation set: without its own path, or with a ``--split`` that leaves it no share."""
     if _per_split(s):
         return s.valid_data_path is None
-    return bool(s.data_path or s.data_args_path) and not _has_share(s, 1)
+    has_any = any(_has_share(s, part) for part in range(3))  # else --split itself is refused
+    return bool(s.data_path or s.data_args_path) and has_any and not _has_share(s, 1)
 
 
 def _has_share(s: Settings, part: int) -> bool:
