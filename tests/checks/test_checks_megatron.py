@@ -253,6 +253,14 @@ class TestArguments:
         given = text.replace("  valid_data_path", "  train_data_path: [/t]\n  valid_data_path")
         assert errors_of(given, LOCAL) == []
 
+    @pytest.mark.parametrize(("split", "trains"), [("0,1,1", False), ("0.0, 100", False), ("0.5,1", True)])
+    def test_a_split_without_training_data(self, split: str, trains: bool) -> None:
+        data = ("  mock_data: true\n", f"  data_path: [/d]\n  split: {split}\n")
+        text = changed(data, text=UPSTREAM)
+        found = [problem for problem in errors_of(text, LOCAL) if "no training data" in problem.message]
+        assert {problem.line for problem in found} == (set() if trains else {line_of(text, "split:")})
+        assert errors_of(text.replace("data_path: [/d]", "mock_data: true"), LOCAL) == []
+
     @pytest.mark.parametrize(
         ("skipped", "needed"),
         [

@@ -8,6 +8,7 @@ interval counts as its absolute value, with too few samples.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_megatron.requirements.training_arguments import JobArguments
     from airflow_megatron.spec.model.jobs import Job
 
-
+_FIRST_SHARE: Final = re.compile(r"\d*\.?\d+")
 _LEAST_INTERVAL: Final = {"upstream_rules": 0, "nothing": 1}
 """Lowest interval that is not reported here, by what checks the arguments of a trainer."""
 
@@ -72,15 +73,21 @@ def _trains_nothing(arguments: TrainingArguments) -> Iterator[Finding]:
 
 
 def _has_nothing_to_train_on(arguments: TrainingArguments) -> Iterator[Finding]:
-    """Yield a training of upstream's without a training set: it evaluates and ends with exit code 0."""
-    others = ("valid_data_path", "test_data_path")
+    """Yield a training of upstream's without training data: it evaluates and ends with exit code 0."""
+    others, split = ("valid_data_path", "test_data_path"), arguments.value("split")
     given = next((name for name in others if arguments.value(name) is not None), None)
-    if given and arguments.value("train_data_path") is None and arguments.value("data_path") is None:
+    ends = "Megatron ends without training, and saves no checkpoint"
+    if arguments.value("data_path") is not None or arguments.value("data_args_path") is not None:
+        first = _FIRST_SHARE.search(str(split or ""))
+        if first and float(first[0]) == 0:
+            what = f"its split {split} leaves no training data: {ends}"
+            yield Finding("train-data", arguments.job, ("split",), what, "a first share above 0")
+    elif given and arguments.value("train_data_path") is None:
         yield Finding(
             "train-data",
             arguments.job,
             (given,),
-            f"has a {given}, but no train_data_path: Megatron ends without training, and saves no checkpoint",
+            f"has a {given}, but no train_data_path: {ends}",
             "train_data_path: [PREFIX]",
         )
 
