@@ -70,6 +70,23 @@ def test_a_finished_branch(table: ResultTable) -> None:
     assert row.evaluation_errors == {"next_line/acc": 0.02}
 
 
+@pytest.mark.parametrize("evidence", ["validation", "checkpoint", None])
+def test_tokens_of_a_finished_training_whose_end_is_not_logged(tree: RunTree, evidence: str | None) -> None:
+    tree.add_point({"num_layers": 2, "hidden_size": 64}, 120_000, 1e-3, train_iters=27)
+    run_dir = tree.root / "toy" / "h64_lr0.001"
+    if evidence != "validation":
+        log = run_dir / "logs" / "pretrain-1.out"
+        lines = [line for line in log.read_text().splitlines() if "validation loss" not in line]
+        tree.write(log, "\n".join(lines) + "\n")
+    if evidence == "checkpoint":
+        verdict = {"outcome": "finished", "reason": "done", "state": "COMPLETED", "iteration": 27}
+        tree.write(run_dir / ".jobs" / "pretrain" / "verdict.json", json.dumps(verdict))
+    jobs = read_jobs(tree.jobs)
+    row = row_of(result_table(take_snapshot(run_directories(jobs)), jobs), "h64_lr0.001", "pretrain")
+    assert (row.iteration, row.train_iters) == (20, 27)
+    assert row.tokens == (27 if evidence else 20) * BATCH * SEQ_LENGTH
+
+
 @pytest.mark.slow
 def test_failed_points_stay_in_the_table(table: ResultTable) -> None:
     assert len(table.rows) == 4 * 3 + 2

@@ -38,7 +38,7 @@ class ResultRow:
     :param reason: why it failed or was cancelled
     :param parameters: number of parameters of the model
     :param parameters_without_padding: without those of the vocabulary's padding, None if its size is unknown
-    :param tokens: tokens seen at the last logged iteration, pretraining included
+    :param tokens: tokens seen, pretraining included: at the last logged iteration, of a finished training at its end
     :param iteration: last logged iteration
     :param train_iters: iteration at which training ends
     :param learning_rate: peak learning rate
@@ -178,6 +178,7 @@ def _branch(run: RunSnapshot, job: SweepJob, status: StageStatus) -> Branch:
     training = run.training(job.stage)
     last = training.last
     seq_length = job.seq_length
+    samples = _samples(run, job, training, status)
     evaluated = max(run.evaluations) if run.evaluations else None
     values, errors = flatten_evaluation(run.evaluations[evaluated]) if evaluated is not None else ({}, {})
     row = ResultRow(
@@ -190,7 +191,7 @@ def _branch(run: RunSnapshot, job: SweepJob, status: StageStatus) -> Branch:
         reason=status.reason,
         parameters=training.parameters,
         parameters_without_padding=_unpadded(training.parameters, job),
-        tokens=last.consumed_samples * seq_length if last and seq_length else None,
+        tokens=samples * seq_length if samples is not None and seq_length else None,
         iteration=last.iteration if last else None,
         train_iters=status.train_iters,
         learning_rate=job.learning_rate,
@@ -206,6 +207,18 @@ def _branch(run: RunSnapshot, job: SweepJob, status: StageStatus) -> Branch:
         attempts=status.attempts,
     )
     return Branch(job, run, training, row)
+
+
+def _samples(run: RunSnapshot, job: SweepJob, training: TrainingRun, status: StageStatus) -> int | None:
+    """Return the consumed samples, of a finished training at its end: the last logging interval may be incomplete."""
+    last = training.last
+    if last is None or status.state is not StageState.FINISHED:
+        return last.consumed_samples if last else None
+    recorded = run.verdicts.get(job.stage)
+    saved = recorded.verdict.iteration if recorded and recorded.verdict else None
+    shown = [saved or 0, *(each.iteration or 0 for each in training.validations)]
+    unlogged = max(last.iteration, *shown) - last.iteration
+    return last.consumed_samples + unlogged * (last.global_batch_size or 0)
 
 
 def _stopped_at_nan(run: RunSnapshot, job: SweepJob) -> bool:
