@@ -90,6 +90,12 @@ def check_machine(args: argparse.Namespace) -> None:
                 f"{path}.idx does not exist: data paths are prefixes of a .bin and an .idx file"
             )
     check_parts(args)
+    if args.data_cache_path:
+        try:
+            Path(args.data_cache_path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"--data-cache-path {args.data_cache_path} cannot be created: {error.strerror}"
+            raise ArgumentError(message) from error
     if args.transformer_impl == "transformer_engine" and not importlib.util.find_spec("transformer_engine"):
         raise ArgumentError(
             "Transformer Engine is not installed; install it, or give --transformer-impl local"

@@ -1,4 +1,4 @@
-"""Refuse data sets without a document for training, validation or test: megatron-core would count epochs forever."""
+"""Refuse data sets with damaged files, or without a document for a part: megatron-core would count epochs forever."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _PARTS = ("training", "validation", "test")
-# an .idx file: b"MMIDIDX\x00\x00", version and type of the tokens, then the number of documents
-_COUNT_AT = 18
+_MAGIC, _VERSION = b"MMIDIDX\x00\x00", 1
+# of an .idx file: magic, version, type of the tokens, number of sequences, number of document indices
+_HEADER = struct.Struct("<9sQBQQ")
+_ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 8, 7: 4, 8: 2}
 
 
 def check_split(args: argparse.Namespace) -> None:
@@ -32,10 +34,10 @@ def check_split(args: argparse.Namespace) -> None:
 
 
 def check_parts(args: argparse.Namespace) -> None:
-    """Check that each used part of each data set has a document.
+    """Check that the files of each data set are complete, and that each used part of it has a document.
 
-    :param args: complete arguments; the data files exist.
-    :raises ArgumentError: naming the data set, its documents, and the part that gets none.
+    :param args: complete arguments; the ``.idx`` files exist.
+    :raises ArgumentError: naming the file; or the data set, its documents, and the part that gets none.
     """
     for prefix in _prefixes(args.data_path):
         documents = _documents(prefix)
@@ -57,11 +59,30 @@ def _prefixes(words: Sequence[str] | None) -> Iterator[str]:
 
 
 def _documents(prefix: str) -> int:
-    with Path(f"{prefix}.idx").open("rb") as file:
-        header = file.read(_COUNT_AT + 8)
-    if len(header) < _COUNT_AT + 8:
-        raise ArgumentError(f"{prefix}.idx is not an index of a data set: it has {len(header)} bytes")
-    return int(struct.unpack_from("<Q", header, _COUNT_AT)[0])
+    """Return the number of documents of a data set whose two files are complete; their layout: ``indexed_data.py``."""
+    index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    with index.open("rb") as file:
+        header = file.read(_HEADER.size)
+        if len(header) < _HEADER.size:
+            raise ArgumentError(f"{index} is not an index of a data set: it has {len(header)} bytes")
+        magic, version, code, sequences, indices = _HEADER.unpack(header)
+        if magic != _MAGIC or version != _VERSION or code not in _ITEM_SIZES:
+            raise ArgumentError(f"{index} is not an index of a data set that preprocess_data.py has written")
+        size, expected = index.stat().st_size, _HEADER.size + 12 * sequences + 8 * indices
+        if size < expected:
+            raise ArgumentError(f"{index} is cut off: it has {size} of {expected} bytes; prepare the data again")
+        if not data.is_file():
+            raise ArgumentError(f"{data} does not exist: data paths are prefixes of a .bin and an .idx file")
+        if not sequences:
+            return 0
+        file.seek(_HEADER.size + 4 * (sequences - 1))
+        (length,) = struct.unpack("<i", file.read(4))
+        file.seek(_HEADER.size + 4 * sequences + 8 * (sequences - 1))
+        (offset,) = struct.unpack("<q", file.read(8))
+    size, expected = data.stat().st_size, offset + length * _ITEM_SIZES[code]
+    if size < expected:
+        raise ArgumentError(f"{data} is cut off: it has {size} of {expected} bytes; prepare the data again")
+    return int(sequences)
 
 
 def _shares(split: str) -> list[tuple[float, float] | None]:

@@ -16,7 +16,7 @@ from airflow_megatron.megatron.arguments.tables import argument_table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 sys.path.insert(0, str(SCRIPTS))
@@ -30,6 +30,14 @@ from megatron_core_trainer.optimization.optimizer_choices import parse_settings
 CONSTANT = ("--lr-decay-style", "constant")
 DEPTH = ("--enable-depth-scale", "--depth-base", "1")
 MOCK = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", "255")
+
+
+def index(lengths: Sequence[int]) -> bytes:
+    """Return the index of documents with uint16 tokens."""
+    count = len(lengths)
+    offsets = [2 * sum(lengths[:number]) for number in range(count)]
+    numbers = struct.pack(f"<{count}i{count}q{count + 1}q", *lengths, *offsets, *range(count + 1))
+    return b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, count, count + 1) + numbers
 
 
 def parse(extra: Sequence[str] = (), *, world_size: int = 1, has_cuda: bool = False) -> argparse.Namespace:
@@ -376,8 +384,8 @@ def test_each_part_of_a_data_set_has_a_document(
 ) -> None:
     """megatron-core's own loop over epochs does not end without one."""
     prefix = tmp_path / "set"
-    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, documents or 0, (documents or 0) + 1)
-    prefix.with_suffix(".idx").write_bytes(b"MMI" if documents is None else header)
+    prefix.with_suffix(".idx").write_bytes(b"MMI" if documents is None else index([1] * documents))
+    prefix.with_suffix(".bin").write_bytes(bytes(2 * (documents or 0)))
     given = [str(prefix) if word == "PREFIX" else word for word in words]
     null = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "9")
     args = arguments.parse_args([*MODEL, *SCHEDULE, *null, *given], world_size=1, has_cuda=False)
@@ -386,6 +394,46 @@ def test_each_part_of_a_data_set_has_a_document(
         arguments.check_machine(args)
         return
     with pytest.raises(ArgumentError, match=message):
+        arguments.check_machine(args)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "change", "message"),
+    [
+        (".idx", lambda data: data[:-1], r"set\.idx is cut off: it has 101 of 102 bytes; prepare the data again"),
+        (".idx", lambda data: b"X" + data[1:], r"set\.idx is not an index of a data set that preprocess_data\.py"),
+        (".idx", lambda data: data[:9] + b"\x02" + data[10:], r"set\.idx is not an index of a data set that"),
+        (".idx", lambda data: data[:17] + b"\x09" + data[18:], r"set\.idx is not an index of a data set that"),
+        (".bin", lambda data: data[:-1], r"set\.bin is cut off: it has 15 of 16 bytes; prepare the data again"),
+        (".bin", lambda data: None, r"set\.bin does not exist: data paths are prefixes of a \.bin and an \.idx"),
+        (".bin", lambda data: data + b"\x00", None),
+    ],
+)
+def test_damaged_files_of_a_data_set(
+    suffix: str, change: Callable[[bytes], bytes | None], message: str | None, tmp_path: Path
+) -> None:
+    prefix = tmp_path / "set"
+    prefix.with_suffix(".idx").write_bytes(index([5, 1, 2]))
+    prefix.with_suffix(".bin").write_bytes(bytes(16))
+    damaged = prefix.with_suffix(suffix)
+    content = change(damaged.read_bytes())
+    damaged.unlink()
+    if content is not None:
+        damaged.write_bytes(content)
+    given = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "9", "--train-data-path", str(prefix))
+    args = arguments.parse_args([*MODEL, *SCHEDULE, *given], world_size=1, has_cuda=False)
+    arguments.complete_args(args)
+    if message is None:
+        arguments.check_machine(args)
+        return
+    with pytest.raises(ArgumentError, match=message):
+        arguments.check_machine(args)
+
+
+def test_an_index_cache_that_cannot_be_created(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    args = parse(["--data-cache-path", str(tmp_path / "file" / "cache")])
+    with pytest.raises(ArgumentError, match=r"--data-cache-path .*/file/cache cannot be created: Not a directory"):
         arguments.check_machine(args)
 
 
