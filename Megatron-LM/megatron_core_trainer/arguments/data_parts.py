@@ -70,7 +70,9 @@ def _documents(prefix: str) -> int:
             raise ArgumentError(f"{index} is not an index of a data set that preprocess_data.py has written")
         size, expected = index.stat().st_size, _HEADER.size + 12 * sequences + 8 * indices
         if size < expected:
-            raise ArgumentError(f"{index} is cut off: it has {size} of {expected} bytes; prepare the data again")
+            raise ArgumentError(
+                f"{index} is cut off: it has {size} of {expected} bytes; prepare the data again"
+            )
         if not data.is_file():
             raise ArgumentError(f"{data} does not exist: data paths are prefixes of a .bin and an .idx file")
         if not sequences:

@@ -147,7 +147,15 @@ def _locked(cache: Path, index: str) -> Iterator[None]:
     """Hold the lock of an index during the block, if the file system has locks."""
     cache.mkdir(parents=True, exist_ok=True)
     path = cache / f".{index}.lock"
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        descriptor = -1
+    if descriptor < 0:  # a cache that only others write, and that may have the index
+        yield
+        return
     stop, heart = threading.Event(), None
     try:
         alone = _acquired(descriptor, path)

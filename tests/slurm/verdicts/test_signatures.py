@@ -105,6 +105,11 @@ CASES = [
     ("gpu_fell_off", RETRYABLE, "NVRM: Xid (PCI:0000:4e:00): 79, pid=1234, GPU has fallen off the bus."),
     ("no_gpu_on_node", RETRYABLE, "[n3:0]:RuntimeError: No CUDA GPUs are available"),
     ("file_system", RETRYABLE, "OSError: [Errno 116] Stale file handle: '/s/data/c4.bin'"),
+    (
+        "index_cache_unwritable",
+        FAILED,
+        "[rank0]: Exception: Failed to write dataset materials to the data cache directory. Please supply a directory",
+    ),
     ("container", RETRYABLE, "slurmstepd: error: pyxis: container start failed with error code: 1"),
     ("stopped_by_sigterm", ROLLED_OVER, "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15"),
     ("terminated", RETRYABLE, "terminate called after throwing an instance of 'c10::Error'"),

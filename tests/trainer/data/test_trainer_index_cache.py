@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import importlib
+import os
 import re
 import signal
 import subprocess
@@ -72,6 +75,17 @@ class Training:
         assert status == 0, log_text[-4000:]
         assert "iteration       12/      12" in log_text
         return log_text
+
+
+def test_a_cache_that_only_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*words: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.syspath_prepend(SCRIPTS)
+    index_cache = importlib.import_module("megatron_core_trainer.data.index_cache")
+    monkeypatch.setattr(index_cache.os, "open", refuse)
+    with index_cache._locked(tmp_path, "index"):
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(params=["megatron_lm", "megatron_core"])

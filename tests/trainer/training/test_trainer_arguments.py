@@ -400,12 +400,32 @@ def test_each_part_of_a_data_set_has_a_document(
 @pytest.mark.parametrize(
     ("suffix", "change", "message"),
     [
-        (".idx", lambda data: data[:-1], r"set\.idx is cut off: it has 101 of 102 bytes; prepare the data again"),
-        (".idx", lambda data: b"X" + data[1:], r"set\.idx is not an index of a data set that preprocess_data\.py"),
+        (
+            ".idx",
+            lambda data: data[:-1],
+            r"set\.idx is cut off: it has 101 of 102 bytes; prepare the data again",
+        ),
+        (
+            ".idx",
+            lambda data: b"X" + data[1:],
+            r"set\.idx is not an index of a data set that preprocess_data\.py",
+        ),
         (".idx", lambda data: data[:9] + b"\x02" + data[10:], r"set\.idx is not an index of a data set that"),
-        (".idx", lambda data: data[:17] + b"\x09" + data[18:], r"set\.idx is not an index of a data set that"),
-        (".bin", lambda data: data[:-1], r"set\.bin is cut off: it has 15 of 16 bytes; prepare the data again"),
-        (".bin", lambda data: None, r"set\.bin does not exist: data paths are prefixes of a \.bin and an \.idx"),
+        (
+            ".idx",
+            lambda data: data[:17] + b"\x09" + data[18:],
+            r"set\.idx is not an index of a data set that",
+        ),
+        (
+            ".bin",
+            lambda data: data[:-1],
+            r"set\.bin is cut off: it has 15 of 16 bytes; prepare the data again",
+        ),
+        (
+            ".bin",
+            lambda data: None,
+            r"set\.bin does not exist: data paths are prefixes of a \.bin and an \.idx",
+        ),
         (".bin", lambda data: data + b"\x00", None),
     ],
 )
@@ -433,7 +453,9 @@ def test_damaged_files_of_a_data_set(
 def test_an_index_cache_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     args = parse(["--data-cache-path", str(tmp_path / "file" / "cache")])
-    with pytest.raises(ArgumentError, match=r"--data-cache-path .*/file/cache cannot be created: Not a directory"):
+    with pytest.raises(
+        ArgumentError, match=r"--data-cache-path .*/file/cache cannot be created: Not a directory"
+    ):
         arguments.check_machine(args)
 
 
