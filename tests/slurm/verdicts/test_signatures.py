@@ -77,6 +77,8 @@ CASES = [
     ),
     ("dataset_files", FAILED, "AssertionError: bad version, cannot read: /data/x.idx"),
     ("dataset_files", FAILED, "AssertionError: bad header, cannot read: /data/x.idx"),
+    ("dataset_files", FAILED, "pretrain_gpt.py: error: /d/x.bin is cut off: it has 3 of 16 bytes; prepare the data again"),
+    ("dataset_files", FAILED, "pretrain_gpt.py: error: /d/x.bin does not exist: data paths are prefixes of a .bin and"),
     ("dataset_cache", FAILED, "ValueError: mmap length is greater than file size"),
     ("dataset_cache", FAILED, "ValueError: buffer is smaller than requested size"),
     (
