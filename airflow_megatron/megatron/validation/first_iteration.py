@@ -389,7 +389,7 @@ FIRST_ITERATION: Topic = (
         lambda s: s.full_validation and s.multiple_validation_sets and has_test_data(s),
         "--multiple-validation-sets with --full-validation ends before the evaluation of the test set, of "
         "--test-data-path or the third share of --split",
-        "drop --test-data-path, or write --split 99,1,0; or --eval-iters N instead of both flags",
+        "drop --test-data-path, or write --split 99,1,0 with --data-path; or --eval-iters N instead of both flags",
         "megatron/training/training.py evaluate_and_print_results",
         since=(0, 14),
     ),

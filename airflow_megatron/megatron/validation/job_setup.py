@@ -338,6 +338,21 @@ OPTIMIZERS: Topic = (
         since=(0, 16),
         until=(0, 18),
     ),
+    Rule(
+        "setup.ramp-up-start",
+        # rounded down to 0 samples, so that the ramp-up never goes on
+        lambda s: (
+            s.rampup_batch_size is not None
+            and s.decrease_batch_size_if_needed
+            and int(s.rampup_batch_size[0]) < samples_at_once(s)
+        ),
+        "--rampup-batch-size {rampup_batch_size} starts below --micro-batch-size {micro_batch_size} x data parallel "
+        "size {data_parallel_size}, which --decrease-batch-size-if-needed makes a batch without samples",
+        _ramp_up_hint,
+        f"{MICROBATCHES} RampupBatchsizeNumMicroBatchesCalculator",
+        since=(0, 16),
+        until=(0, 18),
+    ),
 )
 
 DATA: Topic = (

@@ -353,6 +353,17 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
         ({"eval_interval": 0}, 8, "iteration.evaluation-interval", "--eval-interval 1000"),
         ({"full_validation": True}, 8, "iteration.full-validation", "--eval-iters N"),
         (
+            {
+                "full_validation": True,
+                "multiple_validation_sets": True,
+                "mock_data": True,
+                "split": "99,1,0",
+            },
+            8,
+            "iteration.test-of-several-validation-sets",
+            "--eval-iters N",
+        ),
+        (
             {"full_validation": True, "multiple_validation_sets": True, "test_data_path": ["t"]},
             8,
             "iteration.test-of-several-validation-sets",
@@ -510,12 +521,27 @@ def test_base_job_gets_through_its_first_iteration(release: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [{"split": "99,1,0"}, {"split": "99,1"}, {"mock_data": False, "valid_data_path": ["v"]}]
+    "data",
+    [
+        {"data_path": ["d"], "split": "99,1,0"},
+        {"data_path": ["d"], "split": "99,1"},
+        {"train_data_path": ["t"], "valid_data_path": ["v"]},
+    ],
 )
 def test_full_validation_of_several_sets_without_a_test_set(data: dict[str, Any]) -> None:
-    params = STARTS | {"mock_data": True, "full_validation": True, "multiple_validation_sets": True} | data
+    no_data = {"mock_data": False}
+    params = STARTS | no_data | {"full_validation": True, "multiple_validation_sets": True} | data
     argv = to_argv(params, "core_v0.16.1")
     assert check(argv, 8, "core_v0.16.1", machine=APEX, first_iteration=True) == []
+
+
+@pytest.mark.parametrize(("start", "rules"), [(8, ["setup.ramp-up-start"]), (16, []), (24, [])])
+def test_a_ramp_up_whose_decreased_batch_has_no_samples(start: int, rules: list[str]) -> None:
+    ramp = {"rampup_batch_size": [start, 8, 64], "decrease_batch_size_if_needed": True}
+    by_samples = {"train_samples": 640, "train_iters": None, "micro_batch_size": 2, "global_batch_size": 32}
+    argv = to_argv(STARTS | by_samples | ramp, "core_v0.16.1")
+    found = check(argv, 8, "core_v0.16.1", machine=APEX, first_iteration=True)
+    assert [problem.rule for problem in found] == rules
 
 
 @pytest.mark.parametrize(

@@ -431,6 +431,11 @@ SET_UP: tuple[tuple[str, dict[str, Any]], ...] = (
     ("setup.ramp-up", BY_SAMPLES | {"rampup_batch_size": [4, 4, 32]}),
     ("", BY_SAMPLES | {"rampup_batch_size": [8, 8, 32]}),
     ("setup.ramp-up", BY_SAMPLES | {"rampup_batch_size": [8, 4, 20]}),
+    (
+        "setup.ramp-up-start",
+        BY_SAMPLES | {"rampup_batch_size": [4, 4, 32], "decrease_batch_size_if_needed": True},
+    ),
+    ("", BY_SAMPLES | {"rampup_batch_size": [8, 4, 20], "decrease_batch_size_if_needed": True}),
     ("", BY_SAMPLES | {"rampup_batch_size": [8, 4, 8]}),  # 8, then 16
     ("", BY_SAMPLES | {"rampup_batch_size": [8, 4, 8], "train_samples": 8}),
     ("", {"tensorboard_log_interval": 0}),

@@ -24,9 +24,9 @@ def has_test_data(s: Settings) -> bool:
     """Is there a test set, which is evaluated at the end: by its own path, or as the third share of ``--split``."""
     if _per_split(s):
         return s.test_data_path is not None
-    if not (s.mock_data or s.data_path or s.data_args_path):
-        return False
-    return _has_share(s, 2)
+    if s.mock_data:  # split 1,1,1, whatever --split says
+        return True
+    return bool(s.data_path or s.data_args_path) and _has_share(s, 2)
 
 
 def lacks_validation_data(s: Settings) -> bool:
