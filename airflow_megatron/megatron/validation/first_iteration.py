@@ -181,6 +181,18 @@ TOKENIZER: Topic = (
         TOKENIZERS,
     ),
     Rule(
+        "tokenizer.pattern",
+        lambda s: (
+            _of_the_command_line(s)
+            and s.tokenizer_type == "TikTokenizer"
+            and s.tiktoken_pattern not in ("v1", "v2")
+        ),
+        "--tokenizer-type TikTokenizer needs --tiktoken-pattern v1 or v2",
+        "--tiktoken-pattern v2",
+        TOKENIZERS,
+        until=(0, 17),
+    ),
+    Rule(
         "tokenizer.vocabulary-files",
         lambda s: (
             _of_the_command_line(s)

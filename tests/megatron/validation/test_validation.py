@@ -535,6 +535,22 @@ def test_full_validation_of_several_sets_without_a_test_set(data: dict[str, Any]
     assert check(argv, 8, "core_v0.16.1", machine=APEX, first_iteration=True) == []
 
 
+@pytest.mark.parametrize(
+    ("release", "pattern", "rules"),
+    [
+        ("core_v0.14.0", None, ["tokenizer.pattern"]),
+        ("core_v0.16.1", None, ["tokenizer.pattern"]),
+        ("core_v0.16.1", "v3", ["tokenizer.pattern"]),
+        ("core_v0.16.1", "v1", []),
+        ("core_v0.19.0", None, []),
+    ],
+)
+def test_the_pattern_of_tiktoken(release: str, pattern: str | None, rules: list[str]) -> None:
+    words = {"tokenizer_type": "TikTokenizer", "tokenizer_model": "t.json", "tiktoken_pattern": pattern}
+    argv = to_argv(STARTS | words, release)
+    assert [each.rule for each in check(argv, 8, release, machine=APEX, first_iteration=True)] == rules
+
+
 @pytest.mark.parametrize(("start", "rules"), [(8, ["setup.ramp-up-start"]), (16, []), (24, [])])
 def test_a_ramp_up_whose_decreased_batch_has_no_samples(start: int, rules: list[str]) -> None:
     ramp = {"rampup_batch_size": [start, 8, 64], "decrease_batch_size_if_needed": True}
