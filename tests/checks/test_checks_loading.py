@@ -123,6 +123,32 @@ def test_another_optimizer_that_loads_no_state_of_another(given: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "loads"),
+    [
+        ("no_save_optim: true", False),
+        ("no_save_optim: true, no_load_optim: true", True),
+        ("no_save_rng: true", True),
+        ("no_save_rng: true, ckpt_format: torch", False),
+    ],
+)
+def test_checkpoints_without_a_state(arguments: str, loads: bool) -> None:
+    text = upstream("core_v0.16.1", ("lr_decay_style: WSD", f"{arguments}, lr_decay_style: WSD"))
+    problems = errors_of(text, CLUSTER)
+    assert len(problems) == (0 if loads else 1)
+    warnings = checked(text[: text.index("  cooldown:")], CLUSTER).warnings
+    assert len(warnings) == (0 if loads else 1)
+    for problem in problems:
+        assert "the checkpoints of pretrain are saved with no_save_" in problem.message
+        assert "core_v0.16.1 loads none of them without no_load_" in problem.message
+        assert "the job would end at its start" in problem.message
+        assert problem.line == line_of(text, "no_save_")
+    for problem in warnings:
+        assert "every attempt after the first would end at its start" in problem.message
+    ours = text.replace("megatron_lm", "megatron_core").replace(", ckpt_format: torch", "")
+    assert errors_of(ours, CLUSTER) == []
+
+
+@pytest.mark.parametrize(
     ("branch", "hint"),
     [
         ("tensor_model_parallel_size: 2,", "make_vocab_size_divisible_by: 64"),

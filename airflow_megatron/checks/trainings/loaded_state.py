@@ -73,6 +73,7 @@ def loaded_state_findings(trainings: Mapping[str, TrainingArguments]) -> Iterato
             yield from _newest_optimizer(training, parent)
         elif training.job.source is not None and training.job.source.iteration is not None:
             yield from _newest_optimizer(training, None)
+        yield from _unsaved_state(training, parent)
         if not loses_optimizer(training) or not training.value("save"):
             continue
         continues = parent is not None and loses_optimizer(parent) and not training.value("finetune")
@@ -125,6 +126,37 @@ def _newest_optimizer(training: TrainingArguments, parent: TrainingArguments | N
         f"{remedy}; or no_load_optim: true for an optimizer without a state",
         warning=parent is None,
     )
+
+
+def _unsaved_state(training: TrainingArguments, parent: TrainingArguments | None) -> Iterator[Finding]:
+    """Yield a finding for each state that upstream loads although the checkpoint was saved without it.
+
+    Tried with core_v0.16.1 in the format ``torch_dist``: ``KeyError: 'optimizer'``. That format loads no state of the
+    random number generators if the checkpoint has none.
+
+    :param parent: the training that writes the checkpoint of the first attempt
+    """
+    job = training.job
+    if job.script or trainer_called(job.trainer).checked_by != "upstream_rules" or training.value("finetune"):
+        return
+    for unsaved, unloaded in (("no_save_optim", "no_load_optim"), ("no_save_rng", "no_load_rng")):
+        writers = [each for each in (parent, training) if each and each.value(unsaved) and each.value("save")]
+        if unsaved == "no_save_rng":
+            writers = [each for each in writers if each.value("ckpt_format") == _TORCH]
+        if not writers or training.value(unloaded):
+            continue
+        at_once = writers[0] is parent
+        failing = "the job" if at_once else "every attempt after the first"
+        of = f" of {writers[0].job.stage}" if at_once else ""
+        yield Finding(
+            "unsaved-state",
+            job,
+            (unsaved,),
+            f"the checkpoints{of} are saved with {unsaved}, and {job.release} loads none of them without {unloaded}:"
+            f" {failing} would end at its start",
+            f"add {unloaded}: true; or drop {unsaved}",
+            warning=not at_once,
+        )
 
 
 def _without_state(now: ArgumentValues, before: ArgumentValues) -> Iterator[tuple[ArgumentValues, str]]:
