@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.estimates.parameters import (
-    mlp_matrices,
     moe_layers,
     padded_vocabulary,
     prediction_layers,
@@ -36,7 +35,8 @@ def operations_per_token(s: Settings) -> float:
 
 
 def _mlp_multiplications(s: Settings, *, moe: bool) -> float:
-    matrices, hidden = mlp_matrices(s), s.hidden_size
+    # upstream counts the gate of --swiglu but not that of --quick-geglu
+    matrices, hidden = 3 if s.swiglu else 2, s.hidden_size
     if not moe:
         return float(matrices * hidden * s.ffn_hidden_size)
     latent = s.moe_latent_size if s.release >= _LATENT_EXPERTS_COUNT_SINCE else None

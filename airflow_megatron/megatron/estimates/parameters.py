@@ -117,6 +117,7 @@ def layer_parameters(s: Settings, *, moe: bool) -> LayerParameters:
     if s.add_bias_linear:
         expert += (matrices - 1) * s.moe_ffn_hidden_size + width
     split += matrices * hidden * (s.moe_shared_expert_intermediate_size or 0)
+    whole += hidden if s.moe_shared_expert_intermediate_size and s.moe_shared_expert_gate else 0
     whole += (hidden + bool(s.add_bias_linear)) * s.num_experts  # the router
     if s.moe_latent_size:
         whole += 2 * hidden * width + (hidden + width if s.add_bias_linear else 0)
@@ -157,7 +158,9 @@ def parameter_counts(s: Settings) -> ParameterCounts:
 
 def _attention(s: Settings, norm: int) -> tuple[int, int]:
     hidden = s.hidden_size
+    output_bias = hidden if s.add_bias_linear else 0
     if s.multi_latent_attention:
+        norm = norm if s.qk_layernorm else 0
         query_head = s.qk_head_dim + s.qk_pos_emb_head_dim
         heads = s.num_attention_heads
         if s.q_lora_rank is None:
@@ -166,14 +169,14 @@ def _attention(s: Settings, norm: int) -> tuple[int, int]:
             query, query_down = s.q_lora_rank * heads * query_head, s.q_lora_rank * (hidden + norm)
         key_value = s.kv_lora_rank * heads * (s.qk_head_dim + s.v_head_dim)
         down = s.kv_lora_rank * (hidden + norm) + hidden * s.qk_pos_emb_head_dim
-        return query + key_value + heads * s.v_head_dim * hidden, query_down + down
+        return query + key_value + heads * s.v_head_dim * hidden, query_down + down + output_bias
     queries, keys = projection_sizes(s)
     split = hidden * (queries + 2 * keys) + queries * hidden
-    whole = 2 * norm * s.kv_channels if s.qk_layernorm else 0
+    if s.softmax_type == "learnable":  # an offset for each head
+        split += s.num_attention_heads
+    whole = (2 * norm * s.kv_channels if s.qk_layernorm else 0) + output_bias
     if s.attention_output_gate:
         split += hidden * queries
     if s.add_qkv_bias:
         split += queries + 2 * keys
-    if s.add_bias_linear:
-        whole += hidden
     return split, whole

@@ -92,6 +92,43 @@ def test_experts_of_a_latent_width() -> None:
     assert wide.operations_per_token - latent.operations_per_token == 6 * 4 * (2 * narrower - 2 * 128 * 32)
 
 
+LATENT: dict[str, Any] = {
+    "multi_latent_attention": True,
+    "group_query_attention": False,
+    "num_query_groups": 1,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("params", "more", "count"),
+    [
+        (
+            {"num_experts": 8, "moe_ffn_hidden_size": 192, "moe_shared_expert_intermediate_size": 256},
+            {"moe_shared_expert_gate": True},
+            128,
+        ),
+        ({}, {"softmax_type": "learnable"}, 8),
+        (LATENT, {"qk_layernorm": True}, 48 + 32),
+        # of the output projection and of the MLP
+        (LATENT, {"add_bias_linear": True}, 128 + 2 * 384 + 128),
+    ],
+    ids=["gate of shared experts", "softmax offset", "norms of latent attention", "bias of latent attention"],
+)
+def test_parameters_of_options_of_a_layer(params: dict[str, Any], more: dict[str, Any], count: int) -> None:
+    """The differences are those of the models that core_v0.16.1 builds."""
+    plain = estimate(SMALL | LLAMA | params, 1, RELEASE).parameters
+    assert estimate(SMALL | LLAMA | params | more, 1, RELEASE).parameters.total - plain.total == 4 * count
+
+
+def test_operations_of_a_quick_gated_unit_are_those_that_upstream_logs() -> None:
+    params = SMALL | {"add_bias_linear": False, "vocab_size": 1000, "seq_length": 64, "global_batch_size": 4}
+    guess = estimate(params | {"quick_geglu": True}, 1, RELEASE)
+    assert guess.operations_per_iteration == 1459617792  # num_floating_point_operations of core_v0.16.1
+    assert guess.parameters.total > estimate(params, 1, RELEASE).parameters.total
+
+
 def test_multi_token_prediction() -> None:
     """Counted in a GPTModel of core_v0.16.1: 2 further layers, each with 3 norms and a projection of 256 to 128."""
     plain = estimate(SMALL | LLAMA | {"pipeline_model_parallel_size": 2}, 2, RELEASE)
