@@ -358,6 +358,19 @@ MODEL: Topic = (
         LINEAR,
     ),
     Rule(
+        "model.shared-experts-and-bias",
+        lambda s: (
+            is_gpt(s)
+            and has_expert_layers(s)
+            and s.moe_shared_expert_intermediate_size is not None
+            and s.add_bias_linear
+        ),
+        "--moe-shared-expert-intermediate-size {moe_shared_expert_intermediate_size} needs --disable-bias-linear: "
+        "shared experts have no bias",
+        "add --disable-bias-linear",
+        "megatron/core/transformer/moe/shared_experts.py SharedExpertMLP",
+    ),
+    Rule(
         "model.local-context",
         lambda s: is_local(s) and s.context_parallel_size > 1,
         "--transformer-impl local has no context parallelism",

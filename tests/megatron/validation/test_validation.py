@@ -402,6 +402,12 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
             "model.shared-experts-and-tensors",
             "76 or 78",
         ),
+        (
+            EXPERTS | {"moe_shared_expert_intermediate_size": 64, "add_bias_linear": True},
+            8,
+            "model.shared-experts-and-bias",
+            "--disable-bias-linear",
+        ),
         ({"context_parallel_size": 2}, 8, "model.local-context", "transformer_engine"),
         ({"normalization": "RMSNorm"}, 8, "model.local-rms-norm", "--no-persist-layer-norm"),
         (
