@@ -199,15 +199,35 @@ def _families(runs: Sequence[FinishedRun]) -> list[str]:
     """Return each run's swept parameters that size, tokens, learning rate and batch do not determine, as text."""
     tokens = groups_of(run.tokens for run in runs)
     cells: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    valleys: dict[tuple[object, ...], list[FinishedRun]] = {}
     for run in runs:
-        key = (run.parameters.get("total"), tokens[run.tokens], run.lr, run.batch)
-        cells.setdefault(key, []).append(run.swept)
+        key = (run.parameters.get("total"), tokens[run.tokens], run.batch)
+        cells.setdefault((*key, run.lr), []).append(run.swept)
+        valleys.setdefault(key, []).append(run)
     names = {
         name
         for alike in cells.values()
         for name in set().union(*alike)
         if name not in _SEEDS and len({format_value(params.get(name)) for params in alike}) > 1
     }
+    for valley in valleys.values():
+        names |= _choices(valley)
     return [
         ", ".join(f"{name}={format_value(run.swept.get(name))}" for name in sorted(names)) for run in runs
     ]
+
+
+def _choices(valley: Sequence[FinishedRun]) -> set[str]:
+    """Return the swept texts and flags, such as an optimizer, of which one has several learning rates of its own.
+
+    The choices may share no learning rate. A text with one learning rate is a name for it.
+    """
+    found = set()
+    for name in set().union(*(run.swept for run in valley)) - _SEEDS:
+        rates: dict[str, set[float | None]] = {}
+        for run in valley:
+            if isinstance(value := run.swept.get(name), str | bool):
+                rates.setdefault(format_value(value), set()).add(run.lr)
+        if len(rates) > 1 and max(map(len, rates.values())) > 1:
+            found.add(name)
+    return found

@@ -108,6 +108,18 @@ def test_unknown_parameters_are_named(runs: SweepRuns) -> None:
         fit_sweep(runs, counts="non-embedding")
 
 
+def test_optimizers_without_a_common_learning_rate_are_separate_families(tmp_path: Path) -> None:
+    tree = RunTree(tmp_path)
+    size = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
+    for rate in RATES[:6]:
+        tree.add_point(size, 300_000, rate, train_iters=100)
+    for job in tree.jobs:
+        swept = job["sweep_params"]
+        swept["optimizer"] = "adam" if swept["lr"] < RATES[3] else "muon"
+        swept["name"] = f"lr{swept['lr']}"
+    assert {run.family for run in read(tree).runs} == {"optimizer=adam", "optimizer=muon"}
+
+
 def test_another_swept_parameter_makes_families(runs: SweepRuns) -> None:
     both = [
         replace(run, swept={**run.swept, "optimizer": name}, family=f"optimizer={name}")
