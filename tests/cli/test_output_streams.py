@@ -80,3 +80,14 @@ def test_an_error_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
 def test_other_errors_are_not_hidden() -> None:
     with pytest.raises(ConnectionRefusedError), answering():
         raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+
+
+def test_the_local_folder_of_another_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path / "local"))
+    pins = str(tmp_path / "local" / "pins")
+    with pytest.raises(SystemExit), answering():
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), pins)
+    hint = "set AIRFLOW_MEGATRON_LOCAL to a folder of your own"
+    assert capsys.readouterr().err == f"{pins}: Permission denied; {hint}\n"

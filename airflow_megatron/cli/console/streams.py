@@ -8,7 +8,10 @@ import io
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.spec.documents.project import LOCAL_VARIABLE, NoProjectError, local_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OF_WRITING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_NOT_PERMITTED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextlib.contextmanager
@@ -39,7 +43,7 @@ def answering() -> Iterator[None]:
     except OSError as error:
         if isinstance(error.filename, str):  # an error of a file, which names it
             log.debug("the command ended", exc_info=True)
-            print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+            print(f"{error.filename}: {error.strerror}{_hint(error)}", file=sys.stderr)
             sys.exit(1)
         if error.errno not in (*_OF_WRITING, errno.EPIPE):
             raise
@@ -47,6 +51,14 @@ def answering() -> Iterator[None]:
         if error.errno != errno.EPIPE:
             print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(1)
+
+
+def _hint(error: OSError) -> str:
+    """Return the remedy if this user may not write to the folder of this machine's state, as in another's checkout."""
+    with contextlib.suppress(NoProjectError):
+        if error.errno in _NOT_PERMITTED and Path(error.filename).is_relative_to(local_dir()):
+            return f"; set {LOCAL_VARIABLE} to a folder of your own"
+    return ""
 
 
 def _discard_the_rest() -> None:
