@@ -21,6 +21,7 @@ from airflow_megatron.ui.live.answers import StaticFolder
 from airflow_megatron.ui.live.permissions import (
     check_reports,
     check_results,
+    check_text,
     may_read_logs,
     may_see_results,
 )
@@ -56,7 +57,7 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
     pages, scripts = _environment(), StaticFolder()
     app = FastAPI(
         title="Megatron sweeps",
-        dependencies=[Depends(get_user)],
+        dependencies=[Depends(get_user), Depends(check_text)],
         # these pages would be served without the dependency
         docs_url=None,
         redoc_url=None,

@@ -8,7 +8,7 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 FastAPI reads it
 from airflow.models.dag import DagModel
-from fastapi import HTTPException
+from fastapi import HTTPException, Request
 
 from airflow_megatron.spec.model.dag_names import point_dag_id
 
@@ -48,6 +48,16 @@ def without_log_line(attempt: Mapping[str, Any]) -> dict[str, Any]:
     """Return a failed attempt for users who may not read logs: its reason usually ends with the line that decided."""
     hidden = {"line": "", "reason": "shown to users who may read the task logs"}
     return {name: hidden.get(name, value) if value else value for name, value in attempt.items()}
+
+
+def check_text(request: Request) -> None:
+    """Refuse a request with a NUL character: no name has one, and PostgreSQL refuses to compare with it.
+
+    :raises HTTPException: 404
+    """
+    values = [*request.path_params.values(), *(value for _, value in request.query_params.multi_items())]
+    if any("\0" in value for value in values):
+        raise HTTPException(404, "no name contains a NUL character")
 
 
 def check_reports(user: GetUserDep, dag_id: str) -> None:

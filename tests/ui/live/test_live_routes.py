@@ -64,6 +64,22 @@ def test_an_unknown_sweep_has_no_data(client: TestClient, sweep: str, part: str)
     assert list(stored.StoredSweep._known) == kept
 
 
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "api/sweeps/%00",
+        "api/sweeps/chain?run=%00",
+        "api/sweeps/chain/curves?points=%00&points=a",
+        "sweeps/%00",
+    ],
+)
+def test_a_name_with_nul_is_refused_before_the_database_is_asked(client: TestClient, path: str) -> None:
+    """PostgreSQL's driver raises ValueError for it."""
+    answer = client.get(f"/megatron/{path}")
+    assert (answer.status_code, answer.json()) == (404, {"detail": "no name contains a NUL character"})
+
+
 @pytest.mark.parametrize(
     ("dag_id", "entity"),
     [
