@@ -83,6 +83,8 @@ class LossCurve:
 def read_curve(directory: Path) -> tuple[Array, Array]:
     """Read the learning rates and smoothed losses of a search, of this trainer or of Megatron-DeepSpeed.
 
+    The curve ends before the first loss that is not finite, after which Megatron-DeepSpeed may have gone on.
+
     :param directory: ``SAVE``, ``SAVE/lr_finder`` or the file itself.
     :raises CurveError: if there is no curve.
     """
@@ -98,7 +100,9 @@ def read_curve(directory: Path) -> tuple[Array, Array]:
         raise CurveError(f"{path} is not a sweep's data: {error}") from error
     if rates.shape != losses.shape or rates.ndim != 1:
         raise CurveError(f"{path}: learning_rates and losses must be lists of one length")
-    return rates, losses
+    beyond = np.flatnonzero(~np.isfinite(losses))
+    end = int(beyond[0]) if len(beyond) else len(losses)
+    return rates[:end], losses[:end]
 
 
 def smoothed(losses: Array, share: float) -> tuple[Array, int]:

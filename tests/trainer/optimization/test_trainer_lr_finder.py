@@ -189,6 +189,18 @@ def test_what_the_data_of_megatron_deepspeed_suggest(trainer: Trainer, tmp_path:
     assert read_report(tmp_path / "lr_finder")["suggested"] == suggested
 
 
+def test_losses_after_the_divergence_of_megatron_deepspeed_suggest_nothing(tmp_path: Path) -> None:
+    rates = np.geomspace(1e-6, 1, 200)
+    losses = 10 - 3 * np.exp(-((np.log10(rates) + 2.5) ** 2))
+    (tmp_path / "lr_finder").mkdir()
+    losses[rates > 0.1], losses[-1] = math.nan, 1.0
+    np.savez(tmp_path / "lr_finder" / "lr_finder_data.npz", learning_rates=rates, losses=losses)
+    found = analyse(*read_curve(tmp_path))
+    assert found["suggested"] == pytest.approx(10**-3.5, rel=0.05)
+    assert found["lowest"]["loss"] == pytest.approx(7, rel=1e-3)
+    assert found["last_learning_rate"] <= 0.1
+
+
 def test_comparison_and_plot(trainer: Trainer, sweep: tuple[Outcome, Path], tmp_path: Path) -> None:
     rates, losses = read_curve(sweep[1])
     other = LossCurve(
