@@ -39,6 +39,8 @@ _NAME: Final = re.compile(
     r"\.parquet"
 )
 _REPLACES: Final = "replaces"
+_BUCKETS: Final = frozenset({"s3", "gs", "abfs"})
+"""Protocols of object stores, whose paths begin with the name of a bucket."""
 
 
 class StoreError(AirflowMegatronError, RuntimeError):
@@ -137,11 +139,16 @@ class SegmentStore:
         return StoreError(f"{what}: {text}")
 
     def sweeps(self) -> list[str]:
-        """Return the folder names of the sweeps below the root, sorted."""
+        """Return the folder names of the sweeps below the root, sorted.
+
+        :raises StoreError: when the store cannot be listed
+        """
         fs, root = self._opened()
-        return sorted(
-            name for path in self._listed(fs, root) if fs.isdir(f"{root}/{(name := _last(path))}/{FOLDER}")
-        )
+        names = map(_last, self._listed(fs, root))
+        try:
+            return sorted(name for name in names if fs.isdir(f"{root}/{name}/{FOLDER}"))
+        except Exception as error:
+            raise self._error(f"{self.shown} cannot be listed", error) from None
 
     def segments(self, sweep: str, tables: Collection[str] = ()) -> list[Segment]:
         """Return the segments of a sweep, the oldest of each writer first.
@@ -253,9 +260,21 @@ class SegmentStore:
             fs.invalidate_cache(folder)
             return [str(path) for path in fs.ls(folder, detail=False)]
         except (FileNotFoundError, NotADirectoryError):
+            self._require_bucket(fs, folder.partition("/")[0])
             return []
         except Exception as error:
             raise self._error(f"{self.shown} cannot be listed", error) from None
+
+    def _require_bucket(self, fs: Any, bucket: str) -> None:
+        """Refuse a bucket that does not exist; a folder in a bucket exists only while it has files."""
+        if _BUCKETS.isdisjoint([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
+            return
+        try:
+            fs.ls(bucket, detail=False)
+        except FileNotFoundError:
+            raise StoreError(f"{self.shown} cannot be listed: there is no bucket {bucket}") from None
+        except Exception as error:  # an account may be permitted to read only some folders of a bucket
+            log.debug("%s", self._error(f"the bucket of {self.shown} cannot be listed", error))
 
     def _opened(self) -> tuple[Any, str]:
         import fsspec

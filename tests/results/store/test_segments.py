@@ -159,3 +159,39 @@ def test_a_segment_that_is_listed_and_missing_hides_no_other(
     assert view.picture().trainings["iteration"].to_list() == [2]
     written(store, 3)
     assert view.picture().trainings["iteration"].to_list() == [3]
+
+
+class Buckets:
+    """An object store with the bucket ``results``."""
+
+    protocol = ("s3", "s3a")
+    entries: tuple[str, ...] = ()
+
+    def invalidate_cache(self, path: str) -> None:
+        """Do nothing."""
+
+    def ls(self, path: str, detail: bool) -> list[str]:
+        if path != "results":
+            raise FileNotFoundError("The specified bucket does not exist")  # also for a key
+        return list(self.entries)
+
+    def isdir(self, path: str) -> bool:
+        raise PermissionError("Forbidden")
+
+
+@pytest.mark.parametrize("root", ["typo", "typo/of/me"])
+def test_a_bucket_that_is_not_there_is_no_empty_store(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SegmentStore, "_opened", lambda store: (Buckets(), store.root.removeprefix("s3://")))
+    store = SegmentStore(f"s3://{root}")
+    for read in (lambda: store.segments("s"), store.sweeps):
+        with pytest.raises(StoreError, match=f"s3://{root} cannot be listed: there is no bucket typo"):
+            read()
+    store = SegmentStore("s3://results/of/me")
+    assert store.segments("s") == store.sweeps() == []
+
+
+def test_an_error_while_sweeps_are_listed_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Buckets, "entries", ("results/s",))
+    monkeypatch.setattr(SegmentStore, "_opened", lambda _: (Buckets(), "results"))
+    with pytest.raises(StoreError, match="s3://results cannot be listed: PermissionError"):
+        SegmentStore("s3://results").sweeps()
