@@ -399,7 +399,7 @@ class _Preparation:
         The spec has changed, or another person has another spec of the same name, while the job waits or runs.
         """
         job, record = self._job, self._state.submission
-        if own.verdict is not None or record is None or record.attempt != own.number:
+        if own.verdict is not None or record is None or record.attempt < own.number:
             return
         what = self._difference("waits for a job")
         if not what:

@@ -440,6 +440,14 @@ def test_the_job_of_another_experiment(run: Run) -> None:
     assert "job 1 runs another command under the same name (seed was 4321, is None)" in str(caught.value)
 
 
+def test_a_chain_of_another_experiment(run: Run) -> None:
+    old = [*run.job.command, "--seed", "4321"]
+    for number in (1, 2, 3):  # the later ones are queued behind the first
+        run.attempt(number, None, digest="before", command=old)
+    with pytest.raises(RunNotFitError, match="job 1 runs another command under the same name"):
+        run.prepared(1)
+
+
 def test_the_end_of_a_run_leaves_the_job_of_another_experiment(run: Run) -> None:
     own, other = TaskOrigin("s.point", "p", "ours"), TaskOrigin("s.point", "p", "theirs")
     run.attempt(1, None, digest="before", origin=asdict(other))
