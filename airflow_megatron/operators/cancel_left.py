@@ -17,7 +17,7 @@ from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.submission.remembered_cancellations import claim_of, remembered
-from airflow_megatron.supervision.submission.stages_ahead import withdrawn_stages
+from airflow_megatron.supervision.submission.stages_ahead import stages_behind, withdrawn_stages
 from airflow_megatron.task_runtime.deferring_trigger import DeferringTask
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import own_job
@@ -56,8 +56,8 @@ class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
         states = task_instance.get_task_states(dag_id=task_instance.dag_id, run_ids=[task_instance.run_id])
         of_run = states.get(task_instance.run_id, {})
         cancelled = self._carry_out_remembered(context)
-        cancelled += self._cancel_ahead(context, of_run)
         own_run = TaskOrigin(task_instance.dag_id, task_instance.run_id, sweep_run(context))
+        cancelled += self._cancel_ahead(context, of_run, own_run)
         for stage in left_stages(self.stages, of_run):
             job = self._job(context, stage)
             if job is None:
@@ -101,7 +101,9 @@ class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
             self._retry_later(what, error)
         return [own[key].name for key, each in due.items() if each.job_name in cancelled]
 
-    def _cancel_ahead(self, context: Context, states: Mapping[str, str | None]) -> list[str]:
+    def _cancel_ahead(
+        self, context: Context, states: Mapping[str, str | None], own_run: TaskOrigin
+    ) -> list[str]:
         """Cancel jobs that were queued ahead and whose tasks never ran; return their names."""
         if not any(states.get(f"{stage}.submit") not in _NEVER_SUBMITTED for stage in self.stages):
             return []
@@ -113,7 +115,14 @@ class CancelLeftJobsOperator(EndsTestRun, DeferringTask):
         if not behind:
             return []
         first = job_attempts(next(iter(behind.values())), self.log)
+        left_jobs = [job for job in jobs if job.stage in left_stages(self.stages, states)]
         try:
+            for job in left_jobs:
+                if first.of_another(job).is_of_another_run(own_run):  # which has queued what is behind it
+                    for stage_dir in stages_behind(job, self.log):
+                        behind.pop(stage_dir, None)
+            if not behind:
+                return []
             started = withdrawn_stages(first, [*behind][::-1])
             left = [job for stage_dir, _ in started if first.of_another(job := behind[stage_dir]).withdraw()]
         except LoginRefusedError as error:

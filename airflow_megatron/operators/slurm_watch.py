@@ -22,6 +22,7 @@ from airflow_megatron.operators.slurm_submit import (
     job_attempts,
     run_of,
     sweep_run,
+    task_origin,
     wait_for_login_node,
     wait_for_room,
 )
@@ -494,7 +495,10 @@ class SlurmWatchOperator(EndsTestRun, DeferringTask):
             )
         try:
             submitted = submit_attempt(
-                attempts, number, functools.partial(_refuse_cancelled, attempts, number)
+                attempts,
+                number,
+                functools.partial(_refuse_cancelled, attempts, number),
+                origin=task_origin(get_current_context()),
             )
         except RunNotFitError as error:
             verdict = Verdict(Outcome.FAILED, str(error))

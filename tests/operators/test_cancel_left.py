@@ -15,6 +15,8 @@ from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.attempts import JobAttempts
+from airflow_megatron.supervision.submission import stages_ahead
 from airflow_megatron.supervision.submission.remembered_cancellations import (
     Cancellation,
     drop_cancellation,
@@ -117,6 +119,37 @@ def test_an_unreachable_login_node_is_tried_again(
         task.execute(context)
     with pytest.raises(outcome):
         task.try_again(context)
+
+
+def test_what_another_run_has_queued_behind_its_job_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This run's submission was refused, because the job of another run's command has its name."""
+    spec = """
+name: s
+point: p
+ahead: 2
+stages:
+  a: {kind: command, command: ["true"]}
+  b: {kind: command, parent: a, command: ["true"]}
+"""
+    jobs = plan_sweep(load_sweep_text(spec, "s.yaml"), load_cluster("local")).jobs
+
+    class Instance:
+        dag_id, run_id = "s.point", "p"
+
+        def get_task_states(self, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
+            return {"p": {"a.submit": "failed", "a.watch": "upstream_failed", "b.submit": "upstream_failed"}}
+
+        def xcom_pull(self, task_ids: str, key: str) -> dict[str, Any]:
+            return next(job.to_json() for job in jobs if job.stage == key)
+
+    def asked(hook: SlurmHook, script: str) -> CommandResult:
+        raise AssertionError(script)
+
+    monkeypatch.setattr(SlurmHook, "run", asked)
+    monkeypatch.setattr(JobAttempts, "is_of_another_run", lambda *_: True)
+    monkeypatch.setattr(stages_ahead, "jobs_of_point", lambda *_: jobs)
+    task = CancelLeftJobsOperator(task_id="t", source="resolve", stages=["a", "b"])
+    assert task.execute({"ti": Instance(), "dag_run": SimpleNamespace(conf={})}) == []  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pkgutil
 import threading
 import time
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,7 @@ from login_node import LoginNode
 import airflow_megatron
 from airflow_megatron.get_provider_info import get_provider_info
 from airflow_megatron.operators import plan_sweep as plan_sweep_module
+from airflow_megatron.operators import slurm_watch
 from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.described_job import DescribedJobOperator
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
@@ -43,12 +45,14 @@ from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
 from airflow_megatron.sensors.slurm_job import SlurmJobSensor
+from airflow_megatron.slurm.remote.records import TaskOrigin
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.model.schema import HealthSection
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.attempts import SubmissionRefusedError
 from airflow_megatron.supervision.job_event import JobEvent
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.task_runtime.run_configuration import LAUNCHED_POINT_KEYS
@@ -585,3 +589,21 @@ def test_a_sweep_whose_task_is_sent_the_end_of_another_waits_again(
     with pytest.raises(TaskDeferred) if running else nullcontext() as waiting:
         sensor.execute_complete({}, {"ended": 2})
     assert not running or waiting.value.trigger.run_ids == ["a", "b"]
+
+
+def test_a_later_attempt_names_the_task_that_submits_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, the end of another run would take its job for one of its own, and cancel it."""
+    job = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
+    origins: list[TaskOrigin] = []
+
+    def submit(*_: Any, origin: TaskOrigin) -> None:
+        origins.append(origin)
+        raise SubmissionRefusedError("enough")
+
+    monkeypatch.setattr(slurm_watch, "submit_attempt", submit)
+    task = SlurmWatchOperator(task_id="watch", job=job.to_json(), handle=None)
+    instance = SimpleNamespace(dag_id="s.point", run_id="p", task_id="a.watch", try_number=1)
+    context: Any = {"ti": instance, "dag_run": SimpleNamespace(conf={"run": "ours"})}
+    with set_current_context(context), pytest.raises(AirflowFailException, match="enough"):
+        task.submit_next(context, {"number": 2})
+    assert origins == [TaskOrigin("s.point", "p", "ours", "a.watch", 1)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time.context import set_current_context
 from example_specs import CHAIN
 
 from airflow_megatron.hooks.slurm import SlurmHook
@@ -103,7 +104,7 @@ def test_an_unreachable_login_node_is_waited_for(operator: str, monkeypatch: pyt
         task = SubmitArraysOperator(task_id="t", pinned=pinned)
     run = SimpleNamespace(conf={}, start_date=None)
     context: Any = {"ti": TaskInstance(), "dag_run": run, "task": task, "task_state_store": Store()}
-    with pytest.raises(TaskDeferred) as deferred:
+    with set_current_context(context), pytest.raises(TaskDeferred) as deferred:
         task.submit_next(context, {"number": 3}) if operator == "watch" else task.execute(context)
     method, trigger = deferred.value.method_name, deferred.value.trigger
     if operator == "arrays":
@@ -112,5 +113,5 @@ def test_an_unreachable_login_node_is_waited_for(operator: str, monkeypatch: pyt
         assert isinstance(trigger, QueueRoomTrigger)
         assert not trigger.recovers  # none was refused, so all continue immediately
         assert (".a3." in trigger.job_name) is (operator == "watch")
-    with pytest.raises(TaskDeferred):  # it is still away
+    with set_current_context(context), pytest.raises(TaskDeferred):  # it is still away
         getattr(task, method)(context, trigger.carry)

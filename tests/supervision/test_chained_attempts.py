@@ -9,12 +9,14 @@ import pytest
 
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import plan_sweep
-from airflow_megatron.slurm.remote.records import ExitRecord
+from airflow_megatron.slurm.remote.records import ExitRecord, TaskOrigin
+from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
 from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRecord
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.attempt_changes import AttemptChanges
 from airflow_megatron.supervision.attempts import JobAttempts
-from airflow_megatron.supervision.submission.attempt_chain import follows_by_itself, is_chained
+from airflow_megatron.supervision.submission.attempt_chain import extend_chain, follows_by_itself, is_chained
 
 if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import CommandResult
@@ -88,6 +90,26 @@ def test_after_a_retryable_crash_no_queued_attempt_follows(
     attempts = Recorded(job, cluster, never)
     attempts.exit = ExitRecord(code, signal, "n1", "n1", 1.0, 2.0, "7", 0)
     assert follows_by_itself(attempts, 1, Verdict(Outcome.RETRYABLE, "NCCL", exit_code=code)) is follows
+
+
+def test_attempts_of_a_chain_name_the_task_that_queued_them(
+    job: Job, cluster: ClusterProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, the end of another run would take them for its own, and cancel them."""
+    queued: list[tuple[int, TaskOrigin | None]] = []
+
+    def submit(
+        _: JobAttempts, number: int, changes: AttemptChanges, *, origin: TaskOrigin | None = None
+    ) -> SubmissionOutcome:
+        queued.append((number, origin))
+        return SubmissionOutcome("submitted", str(number), "")
+
+    monkeypatch.setattr(JobAttempts, "submit", submit)
+    attempts = Recorded(job, cluster, never)
+    attempts.second = None
+    origin = TaskOrigin("s.point", "p")
+    extend_chain(attempts, 1, "7", AttemptChanges(), origin)
+    assert queued == [(2, origin), (3, origin)]
 
 
 def test_only_trainings_are_chained(job: Job, cluster: ClusterProfile) -> None:

@@ -12,6 +12,7 @@ from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.supervision.attempts import SubmissionRefusedError
 
 if TYPE_CHECKING:
+    from airflow_megatron.slurm.remote.records import TaskOrigin
     from airflow_megatron.slurm.verdicts.stage_records import StageRecord
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
@@ -64,7 +65,13 @@ def without_later_attempts(job: Job, verdict: Verdict, state: StageRecord, numbe
     )
 
 
-def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: AttemptChanges) -> None:
+def extend_chain(
+    attempts: JobAttempts,
+    number: int,
+    job_id: str,
+    changes: AttemptChanges,
+    origin: TaskOrigin | None = None,
+) -> None:
     """Queue attempts behind a submitted one, up to the number in the spec.
 
     Each waits for all earlier ones: if one that waits is cancelled, the next one must not run beside an earlier one.
@@ -73,6 +80,7 @@ def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: Attem
     :param number: number of the submitted attempt
     :param job_id: Slurm id of the submitted attempt
     :param changes: differences of that attempt from the plan, which apply to the queued attempts too
+    :param origin: the submitting task
     """
     if not is_chained(attempts.job):
         return
@@ -83,7 +91,7 @@ def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: Attem
         if following_id is None:
             queued = dataclasses.replace(changes, resumes_from=0, after_job=":".join(before))
             try:
-                outcome = attempts.submit(following, queued)
+                outcome = attempts.submit(following, queued, origin=origin)
             except SubmissionRefusedError as error:
                 attempts.log.warning("attempt %d is not queued ahead: %s", following, error)
                 return

@@ -62,7 +62,7 @@ def submit_attempt(
     if outcome.status in ("recorded", "adopted"):
         prepare_attempt(attempts, number)  # another run may have submitted another command meanwhile
     if not needs_no_further_attempt(attempts):
-        extend_chain(attempts, number, str(outcome.job_id), prepared)
+        extend_chain(attempts, number, str(outcome.job_id), prepared, origin)
         queue_ahead(attempts, number, origin)
     return JobHandle(
         attempts.job.name,
