@@ -126,6 +126,23 @@ class TestPlan:
         for word in ("draft", "draft.yaml"):
             assert f"({name} is there: rename it to draft.yaml)" in call("plan", word).stderr
 
+    def test_files_of_one_name_in_several_folders(self, call: Callable[..., Answer]) -> None:
+        for folder in ("alice", "bob"):
+            Path(folder).mkdir()
+            Path(folder, "same.yaml").write_text(CHAIN.replace("name: chain", f"name: of-{folder}"))
+        for word in ("same", "same.yaml"):
+            answer = call("plan", word)
+            assert answer.status == 1
+            assert (
+                f"2 specs are called same (write the path of one: {Path.cwd()}/alice/same.yaml"
+                in answer.stderr
+            )
+        assert json.loads(call("plan", "of-alice", "--format", "json").stdout)["sweep"] == "of-alice"
+        Path("same.yaml").write_text(CHAIN.replace("name: chain", "name: main"))
+        assert json.loads(call("plan", "same", "--format", "json").stdout)["sweep"] == "main"
+        Path("same.yml").write_text(CHAIN.replace("name: chain", "name: other-ending"))
+        assert json.loads(call("plan", "same.yml", "--format", "json").stdout)["sweep"] == "other-ending"
+
     def test_a_sweep_of_two_files(self, call: Callable[..., Answer]) -> None:
         for file in ("first.yaml", "second.yaml"):
             Path(file).write_text(CHAIN.replace("name: chain", "name: 'twice'"))

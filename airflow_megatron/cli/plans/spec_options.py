@@ -29,7 +29,7 @@ from airflow_megatron.spec.model.cluster_profile import cluster_names
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from airflow_megatron.spec.model.sweep import Sweep
 
@@ -146,11 +146,14 @@ def spec_path(spec: str) -> Path:
     path = Path(spec)
     if path.exists() or "/" in spec:
         return path
-    known = {file.stem: file for file in spec_files(sweep_specs_dir())}
+    files = spec_files(sweep_specs_dir())
+    known = {file.stem: file for file in files}
     name = path.stem if path.suffix in YAML_ENDINGS else spec
     if name in known:
-        return known[name]
-    of_sweep = _files_of_sweep(spec, known)
+        return _chosen(
+            [file for file in files if file.name == spec] or [file for file in files if file.stem == name]
+        )
+    of_sweep = _files_of_sweep(spec, files)
     if len(of_sweep) == 1:
         return of_sweep[0]
     hint = (
@@ -161,14 +164,26 @@ def spec_path(spec: str) -> Path:
     raise SpecError(Problem(str(sweep_specs_dir() / f"{name}.yaml"), 0, 0, NO_SUCH_FILE, hint))
 
 
-def _files_of_sweep(name: str, known: Mapping[str, Path]) -> list[Path]:
+def _chosen(files: Sequence[Path]) -> Path:
+    """Return the file in ``sweep_specs/`` itself, or else the only one; another person may use the name too.
+
+    :raises SpecError: if several sub-folders have one
+    """
+    if len(files) > 1 and files[0].parent != sweep_specs_dir():
+        message = f"{len(files)} specs are called {files[0].stem}"
+        hint = f"write the path of one: {' or '.join(map(str, files[:4]))}"
+        raise SpecError(Problem(str(sweep_specs_dir()), 0, 0, message, hint))
+    return files[0]
+
+
+def _files_of_sweep(name: str, files: Iterable[Path]) -> list[Path]:
     """Return the files of ``sweep_specs/`` whose sweep has this name.
 
-    :param known: name → file of the specs that can be found by their names
+    :param files: the specs
     """
     named = re.compile(rf"^name: *[\"']?{re.escape(name)}[\"']?\s*(?:#|$)", re.MULTILINE)
     found = []
-    for file in known.values():
+    for file in files:
         with suppress(OSError, NamedFileError):  # its own owner sees the error
             if named.search(read_spec_file(file)):
                 found.append(file)
