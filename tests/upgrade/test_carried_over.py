@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.execution_time.context import set_current_context
 from recorded import SWEEPS, Recording
 
 from airflow_megatron.dag_factory.building import build_dags
@@ -195,7 +196,7 @@ def test_a_waiting_submission_is_submitted(
     row = recording.task(dag_id, run_id, task_id)
     task, context = resumed_task(recording, row)
     event = row["trigger"]["kwargs"]["carry"]
-    with pytest.raises(TaskDeferred) as deferred:
+    with set_current_context(context), pytest.raises(TaskDeferred) as deferred:
         getattr(task, row["next_method"])(context, event=event, **row["next_kwargs"])
     assert type(deferred.value.trigger).__name__ == then
     assert any(str(recording.runs_dir / stage_dir) in script for script in login.scripts)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time.context import set_current_context
 from driven_job import first_event
 from patience import deadline_in
 
@@ -94,13 +95,16 @@ def test_a_wait_that_is_cleared_replaces_its_job(cluster: SlurmCluster, jobs: di
     store = Store()
 
     def follow(*, try_number: int, max_tries: int, event: JobEvent | None = None) -> dict[str, Any]:
-        instance = SimpleNamespace(dag_id="sweep", run_id="one", try_number=try_number, max_tries=max_tries)
-        context: Any = {"ti": instance, "task": task, "task_state_store": store}
+        instance = SimpleNamespace(
+            dag_id="sweep", run_id="one", task_id="watch", try_number=try_number, max_tries=max_tries
+        )
+        run = SimpleNamespace(conf={})
+        context: Any = {"ti": instance, "dag_run": run, "task": task, "task_state_store": store}
         step, arguments = task.execute, {}
         if event is not None:
             step, arguments = task.execute_complete, {"event": event.to_json()}
         while True:
-            with pytest.raises(TaskDeferred) as caught:
+            with set_current_context(context), pytest.raises(TaskDeferred) as caught:
                 step(context, **arguments)
             deferred = caught.value
             followed = dict(deferred.trigger.serialize()[1])

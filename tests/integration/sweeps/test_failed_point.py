@@ -54,7 +54,8 @@ def test_the_task_log_shows_the_trainers_last_lines(
     log = airflow.task_log("failing.point", "data:gone", "pretrain.watch")
     assert last in log
     assert "error calling listener" not in log
-    assert "failing.data=gone.pretrain: attempt 1 failed and is not restarted" in log
+    reason = "the job ended as FAILED with exit code 2: a file of a data set is missing"
+    assert f"failing.data=gone.pretrain: it would fail again: {reason}" in log
 
 
 def test_the_next_run_repeats_the_failed_point_alone(

@@ -108,7 +108,7 @@ def test_a_sweep_is_followed_from_its_first_losses_to_its_report(
 
     assert airflow.ended("followed", run_id) == "failed"
     wait(page, f"{PROGRESS.format('slow')} === 'iteration 200 of 200'", timeout=60)
-    wait(page, "document.querySelector('#failures').innerText.includes('program_error\\t2')", timeout=60)
+    wait(page, "document.querySelector('#failures').innerText.includes('dataset_files\\t2')", timeout=60)
     wait(
         page,
         "[...document.querySelectorAll('header a')].some((link) => link.innerText === 'Report')",
