@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 import sys
@@ -387,14 +388,7 @@ def test_each_part_of_a_data_set_has_a_document(
     prefix.with_suffix(".idx").write_bytes(b"MMI" if documents is None else index([1] * documents))
     prefix.with_suffix(".bin").write_bytes(bytes(2 * (documents or 0)))
     given = [str(prefix) if word == "PREFIX" else word for word in words]
-    null = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "9")
-    args = arguments.parse_args([*MODEL, *SCHEDULE, *null, *given], world_size=1, has_cuda=False)
-    arguments.complete_args(args)
-    if message is None:
-        arguments.check_machine(args)
-        return
-    with pytest.raises(ArgumentError, match=message):
-        arguments.check_machine(args)
+    _check_data(given, message)
 
 
 @pytest.mark.parametrize(
@@ -440,13 +434,15 @@ def test_damaged_files_of_a_data_set(
     damaged.unlink()
     if content is not None:
         damaged.write_bytes(content)
-    given = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "9", "--train-data-path", str(prefix))
-    args = arguments.parse_args([*MODEL, *SCHEDULE, *given], world_size=1, has_cuda=False)
+    _check_data(["--train-data-path", str(prefix)], message)
+
+
+def _check_data(given: list[str], message: str | None) -> None:
+    """Check a training's data on this machine, which is refused with a message unless it is None."""
+    null = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "9")
+    args = arguments.parse_args([*MODEL, *SCHEDULE, *null, *given], world_size=1, has_cuda=False)
     arguments.complete_args(args)
-    if message is None:
-        arguments.check_machine(args)
-        return
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=message) if message else contextlib.nullcontext():
         arguments.check_machine(args)
 
 
