@@ -8,11 +8,11 @@ interval counts as its absolute value, with too few samples.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.megatron.trainers.trainer import trainer_called
+from airflow_megatron.megatron.validation.upstream_rules.data import lacks_share
 from airflow_megatron.requirements.training_arguments import TrainingArguments
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from airflow_megatron.requirements.training_arguments import JobArguments
     from airflow_megatron.spec.model.jobs import Job
 
-_FIRST_SHARE: Final = re.compile(r"\d*\.?\d+")
 _LEAST_INTERVAL: Final = {"upstream_rules": 0, "nothing": 1}
 """Lowest interval that is not reported here, by what checks the arguments of a trainer."""
 
@@ -78,8 +77,7 @@ def _has_nothing_to_train_on(arguments: TrainingArguments) -> Iterator[Finding]:
     given = next((name for name in others if arguments.value(name) is not None), None)
     ends = "Megatron ends without training, and saves no checkpoint"
     if arguments.value("data_path") is not None or arguments.value("data_args_path") is not None:
-        first = _FIRST_SHARE.search(str(split or ""))
-        if first and float(first[0]) == 0:
+        if isinstance(split, str) and lacks_share(split, 0):
             what = f"its split {split} leaves no training data: {ends}"
             yield Finding("train-data", arguments.job, ("split",), what, "a first share above 0")
     elif given and arguments.value("train_data_path") is None:

@@ -134,7 +134,7 @@ class SegmentStore:
         """Return an error without the credentials of the root, which texts of libraries may repeat."""
         text = str(error) if isinstance(error, (ImportError, ValueError)) else repr(error)
         if "://" in self.root:
-            for secret in re.findall(r"://([^/?]*)@|\?(.+)", self.root):
+            for secret in re.findall(r"://([^/?]+)@|\?(.+)", self.root):
                 text = text.replace("".join(secret), "***")
         return StoreError(f"{what}: {text}")
 

@@ -26,20 +26,25 @@ def has_test_data(s: Settings) -> bool:
         return s.test_data_path is not None
     if s.mock_data:  # split 1,1,1, whatever --split says
         return True
-    return bool(s.data_path or s.data_args_path) and _has_share(s, 2)
+    return bool(s.data_path or s.data_args_path) and has_share(s.split, 2)
 
 
 def lacks_validation_data(s: Settings) -> bool:
     """Is there certainly no validation set: without its own path, or with a ``--split`` that leaves it no share."""
     if _per_split(s):
         return s.valid_data_path is None
-    has_any = any(_has_share(s, part) for part in range(3))  # else --split itself is refused
-    return bool(s.data_path or s.data_args_path) and has_any and not _has_share(s, 1)
+    return bool(s.data_path or s.data_args_path) and lacks_share(s.split, 1)
 
 
-def _has_share(s: Settings, part: int) -> bool:
-    shares = _SHARE.findall(s.split or DEFAULT_SPLIT)
+def has_share(split: str | None, part: int) -> bool:
+    """Return whether ``--split`` gives a share to the training (0), validation (1) or test set (2)."""
+    shares = _SHARE.findall(split or DEFAULT_SPLIT)
     return len(shares) > part and float(shares[part]) > 0
+
+
+def lacks_share(split: str | None, part: int) -> bool:
+    """Return whether ``--split`` gives shares to other sets only; one without any share is refused itself."""
+    return not has_share(split, part) and any(has_share(split, other) for other in range(3))
 
 
 def _sources(s: Settings) -> int:
