@@ -85,10 +85,11 @@ def check_machine(args: argparse.Namespace) -> None:
         raise ArgumentError("--wandb-project needs the package wandb; install it")
     per_split = [args.train_data_path, args.valid_data_path, args.test_data_path]
     for path in [*(args.data_path or []), *(prefix for paths in per_split for prefix in paths or [])]:
-        if not _is_number(path) and not Path(path + ".idx").is_file():
-            raise ArgumentError(
-                f"{path}.idx does not exist: data paths are prefixes of a .bin and an .idx file"
-            )
+        for file in () if _is_number(path) else (f"{path}.idx", f"{path}.bin"):
+            if not Path(file).is_file():
+                raise ArgumentError(
+                    f"{file} does not exist: data paths are prefixes of a .bin and an .idx file"
+                )
     check_parts(args)
     if args.data_cache_path:
         try:

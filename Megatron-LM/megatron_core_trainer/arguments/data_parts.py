@@ -36,7 +36,7 @@ def check_split(args: argparse.Namespace) -> None:
 def check_parts(args: argparse.Namespace) -> None:
     """Check that the files of each data set are complete, and that each used part of it has a document.
 
-    :param args: complete arguments; the ``.idx`` files exist.
+    :param args: complete arguments; the files exist.
     :raises ArgumentError: naming the file; or the data set, its documents, and the part that gets none.
     """
     for prefix in _prefixes(args.data_path):
@@ -73,8 +73,6 @@ def _documents(prefix: str) -> int:
             raise ArgumentError(
                 f"{index} is cut off: it has {size} of {expected} bytes; prepare the data again"
             )
-        if not data.is_file():
-            raise ArgumentError(f"{data} does not exist: data paths are prefixes of a .bin and an .idx file")
         if not sequences:
             return 0
         file.seek(_HEADER.size + 4 * (sequences - 1))
